@@ -121,3 +121,26 @@ def a_running_list_of_documents(cu: Tensor) -> Tensor:
     for n in (cu[1:] - cu[:-1]).tolist():
         bounds.extend((torch.arange(n) + bounds[-1]).tolist())
     return torch.tensor(bounds)
+
+
+def _numbers(grid: Tensor) -> list[Tensor]:
+    return [torch.arange(h).unsqueeze(1).expand(h, w).reshape(-1) * 3 for _, h, w in grid.tolist()]
+
+
+@grids("i[N,3]", why="another loop has changed the numbers since they were listed")
+def changed_by_the_longest(grid: Tensor) -> tuple[Tensor, Tensor]:
+    numbers, outs = _numbers(grid), []
+    longest = max(len(part) for part in numbers)
+    for part in numbers:
+        part.add_(longest)
+        outs.append(part * 2)
+    return torch.cat(outs), torch.cat([part * 3 for part in numbers])
+
+
+@grids("i[N,3]", why="another loop has changed the numbers since they were listed, by views of them")
+def views_are_changed_by_the_largest(grid: Tensor) -> Tensor:
+    numbers = _numbers(grid)
+    largest = torch.cat(numbers).max()
+    for view in [part[:] for part in numbers]:
+        view.sub_(largest)
+    return torch.cat([part * 3 for part in numbers])
