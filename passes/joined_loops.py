@@ -112,7 +112,7 @@ def done_again(graph: fx.Graph, parts: Sequence[LoopFound], second: LoopFound) -
     quiet = all(effects_of(node).pure or effects_of(node).host for node in computed)
     if not quiet or any(is_tensor(n) and mutated_after(graph, n, first.iterations[0][0]) for n in given):
         return None
-    if _are_changed(graph, first):
+    if any(mutated_after(graph, collect, first.iterations[0][0], ignore=first.nodes) for collect in _lists(first)):
         return None
     made: list[fx.Node] = []
     listed: list[tuple[fx.Node, Any]] = []
@@ -132,23 +132,6 @@ def done_again(graph: fx.Graph, parts: Sequence[LoopFound], second: LoopFound) -
                 listed.append((node, node.args))
                 node.args = (again[markers.collected_in(node.args[0], which)], theirs)
     return Again(dataclasses.replace(second, iterations=tuple(iterations), others=others), tuple(made), tuple(listed))
-
-
-def _are_changed(graph: fx.Graph, loop: LoopFound) -> bool:
-    """Does anything but the loop itself change what it has put into lists, taken from these, or from lists of views of
-    it?"""
-    lists, own = set(loop.collects), loop.nodes
-    memory = _memory(markers.collected_in(collect, i) for collect in loop.collects for i in (0, 1))
-    for node in graph.nodes:
-        if node.target is markers.LIST_GET and node.args[0] in lists:
-            memory |= _memory((node,))
-        elif node.target is markers.LIST_COLLECT and memory & _memory(node.all_input_nodes):
-            lists.add(node)
-        elif node not in own:
-            written = {storage(target) for target in written_inputs(node)}
-            if None in written or written & memory:
-                return True
-    return False
 
 
 def _copied(graph: fx.Graph, node: fx.Node, again: dict[fx.Node, fx.Node], which: int) -> fx.Node:
@@ -231,7 +214,7 @@ def _keeps(gm: fx.GraphModule, first: LoopFound, second: LoopFound, given: set[f
         return False
     before = _memory(n for node in first.nodes for n in node.all_input_nodes if n not in first.nodes)
     seen = _memory((*given, *(n for node in late for n in node.all_input_nodes)))
-    entries = _entries(first, second)
+    entries = _memory(markers.collected_in(c, i) for c in first.collects for i in (0, 1))
     last, behind, own = first.iterations[-1][2], second.iterations[0][0], {*first.nodes, *late}
     between = [node for node in gm.graph.nodes if last < node < behind and node not in own]
     between = [node for node in between if node.target not in LAYOUT]
@@ -241,16 +224,9 @@ def _keeps(gm: fx.GraphModule, first: LoopFound, second: LoopFound, given: set[f
     shared = before & first.written
     if None in written or written & (seen | entries | before) or shared & (seen | entries):
         return False
-    if listed and (written or second.written & entries):  # which entries, the graph does not tell
+    if listed and (written or second.written & entries):  # the markers that look at lists are not asked what they see
         return False
     return not second.written & (before | _memory((*between, *(n for node in between for n in node.all_input_nodes))))
-
-
-def _entries(first: LoopFound, second: LoopFound) -> set[Any]:
-    """The memory of what a loop puts into lists, and of what another takes out of these."""
-    listed = [markers.collected_in(collect, i) for collect in first.collects for i in (0, 1)]
-    taken = [n for n in second.nodes if n.target is markers.LIST_GET and n.args[0] in first.collects]
-    return _memory((*listed, *taken))
 
 
 def _only_computes(gm: fx.GraphModule, node: fx.Node) -> bool:

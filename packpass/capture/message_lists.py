@@ -16,11 +16,9 @@ prove of memory that is a document's own, and for the code behind the loop it is
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from torch import fx
 
 from packpass import markers
 from packpass.capture import p2p, plain, plain_messages
@@ -33,7 +31,9 @@ from packpass.semantics.effects import written_inputs
 if TYPE_CHECKING:
     from packpass.capture.lists import CollectedItems
 
-SEND, RECV = markers.SEND, markers.RECV
+_READING = {markers.LIST_LAST, *markers.LIST_USES} - {markers.LIST_GET}
+"""What looks at the entries of a list, which shares memory with them, as what is taken out of it does."""
+_PASSING = (markers.MARKERS | markers.MESSAGES) - _READING
 
 
 def call_function(tx: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -124,36 +124,14 @@ def _check_between(tx: Any, items: CollectedItems) -> None:
     """Nothing behind the loop has looked at what is received, or changed what is sent."""
     region = items.region
     end = end_of(region, len(items.values) - 1)
-    nodes = list(end.graph.nodes)
-    sent, received = (_Held(node.args[0] for node in nodes if node.target is kind) for kind in (SEND, RECV))
-    for node in nodes:
-        changed = {storage(target) for target in written_inputs(node)}
-        given, taken = (held.follow(node, end, changed) for held in (sent, received))
-        if taken or (given and changed & {*sent.memory, None}):
+    found = [node for node in end.graph.nodes if node.target in markers.MESSAGES and is_tensor(node.args[0])]
+    sent, received = ({storage(n.args[0]) for n in found if n.target is kind} for kind in (markers.SEND, markers.RECV))
+    for node in end.graph.nodes:
+        if not end < node or node.target in _PASSING:
+            continue
+        used = {storage(n) for n in node.all_input_nodes if is_tensor(n)}
+        written = {storage(target) for target in written_inputs(node)}
+        is_view = is_tensor(node) and storage(node) in received and not written
+        if (used & received and not is_view) or (used & sent and written & {*sent, None}):
             reason = "what is received is looked at, or what is sent is changed, before the messages of a list are sent"
             raise refuse("message-wait", f"{reason} (at {location_of(tx)})", region.location, region.key)
-
-
-class _Held:
-    """The memory of messages, and the lists that hold it, in the order of a graph."""
-
-    def __init__(self, tensors: Iterable[fx.Node]) -> None:
-        self.memory = {storage(tensor) for tensor in tensors}
-        self._lists: set[fx.Node] = set()
-
-    def follow(self, node: fx.Node, end: fx.Node, changed: set[Any]) -> bool:
-        """Does a node behind ``end`` do anything with this memory but to look at it in another way, or to put it into a
-        list, or to take it out of one?"""
-        listed = any(n in self._lists for n in node.all_input_nodes)
-        inside = any(storage(n) in self.memory for n in node.all_input_nodes if is_tensor(n))
-        if node.target is markers.LIST_GET and listed:
-            self.memory.add(storage(node))
-            return False
-        if node.target is markers.LIST_COLLECT:
-            if inside or listed:
-                self._lists.add(node)
-            return False
-        if listed and end < node:
-            return True
-        used = inside and end < node and node.target not in markers.MARKERS and node.target not in markers.MESSAGES
-        return used and (bool(changed) or not is_tensor(node) or storage(node) not in self.memory)

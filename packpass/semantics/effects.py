@@ -287,13 +287,11 @@ def _writing(start: fx.Node, stop: fx.Node | None) -> Iterable[tuple[fx.Node, tu
     """The calls of a part of a graph that may write, and what. It is asked for the rest of the graph again and again,
     and most of it writes nothing: what is known of that is looked up here, without a call."""
     known = vars(start.graph).setdefault(_WRITTEN, {})
-    node = start
-    while node is not stop and node.op != "root":
+    for node in _between(start, stop):
         entry = known.get(node)
         written = entry[4] if entry is not None and is_as_it_was(node, entry) else written_inputs(node)
         if written:
             yield node, written
-        node = node.next
 
 
 def _between(start: fx.Node, stop: fx.Node | None) -> Iterable[fx.Node]:
