@@ -25,6 +25,7 @@ from packpass.semantics.effects import effects_of, mutated_after
 from passes.building import Builder
 from passes.constant_places import with_places_in_front
 from passes.document_loops.boundaries import check_split, summed
+from passes.entry_totals import with_entry_totals
 from passes.explicit_casts import with_explicit_casts
 from passes.grad_modes import without_grad_modes
 from passes.kept import with_kept_rows
@@ -51,6 +52,7 @@ def prepare_lengths(graph: fx.Graph) -> None:
     with_explicit_casts(graph)
     with_turned_views(graph)
     without_grad_modes(graph)
+    with_entry_totals(graph)
     with_places_in_front(graph)
     with_sorted_rows(graph)
     with_picked_in_order(graph)

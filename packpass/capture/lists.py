@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from packpass import markers
-from packpass.capture import entry_rows, message_lists, nothing, plain, widths
+from packpass.capture import appended_later, entry_rows, message_lists, nothing, plain, widths
 from packpass.capture.dynamo import (
     ListVariable,
     SymNodeVariable,
@@ -75,6 +75,8 @@ class CollectedItems(list[Any]):
         self.before: list[Any] = []
         self.after: list[Any] = []
         """Tensors of the program itself in the list, in front of the documents' entries and behind them."""
+        self.more = 0
+        """Numbers of the program itself behind those of the documents."""
         self._present: Any = None
         self._count: Any = None
         self._one: Any = None
@@ -82,8 +84,7 @@ class CollectedItems(list[Any]):
 
     def append(self, value: VariableTracker) -> None:
         region = self.region
-        if region.closed and not active.regions and self._may_be_among(value):
-            self.after.append(value)
+        if region.closed and not active.regions and appended_later.is_put_behind(self, value.realize()):
             return
         if not active.regions or active.regions[-1] is not region:
             raise refuse(
@@ -107,7 +108,7 @@ class CollectedItems(list[Any]):
         for value in values:
             self.append(value)
 
-    def _may_be_among(self, value: Any) -> bool:
+    def may_be_among(self, value: Any) -> bool:
         """Tensors of the program go with tensors of documents."""
         return isinstance(value.realize(), TensorVariable) and self._tensors
 
@@ -226,7 +227,7 @@ class CollectedItems(list[Any]):
         if self.lacking:
             self._count = self._count or read(tx, self.present())
             return self._count
-        length = self._length()
+        length = call(tx, operator.add, self._length(), constant(self.more)) if self.more else self._length()
         for other in self.also:
             length = call(tx, operator.add, length, other.entries())
         return length
@@ -320,7 +321,7 @@ class CollectedItems(list[Any]):
         return self._between([*self._own(others), *self.before], self.after)
 
     def _own(self, others: Any) -> list[Any]:
-        if type(others) is not list or active.regions or not all(self._may_be_among(other) for other in others):
+        if type(others) is not list or active.regions or not all(self.may_be_among(other) for other in others):
             raise self.refusal()
         return others
 

@@ -44,8 +44,9 @@ def in_front(numbers: Any, more: Any) -> Any:
 
 
 def behind(numbers: Any, more: Any) -> Any:
-    """``numbers + [total]`` of such a list."""
+    """``numbers + [total]`` of such a list; a number that a tensor of one entry holds is given as that."""
     entries, first, last = numbers.cut or (numbers.origin, 0, 0)
     entries = entries.long()[:-1] if last else entries.long()
-    joined = of_tolist(torch.cat((entries, *[entries.new_full((1,), n) for n in more])))
+    ends = [n.long() if isinstance(n, torch.Tensor) else entries.new_full((1,), n) for n in more]
+    joined = of_tolist(torch.cat((entries, *ends)))
     return joined[1:] if first else joined

@@ -36,6 +36,7 @@ from packpass.capture.running import learn as learn_numbers
 from packpass.capture.state import Restart, active, caller_of, refuse, restart
 from packpass.capture.watched import Accesses, Poison, TrackedLocals
 from packpass.capture.ways import Ways
+from packpass.semantics.added_entries import added_entry, is_plain, is_to_the_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -277,6 +278,7 @@ class Region:
         if carried:
             self._learn(carried)
             raise self._refuse_carried(carried)
+        self._follow_skips()
         after = {name: Poison(name, self.location, make) for name, make in self.known.numbers().items()}
         after |= self.known.totals()
         for frame, accesses in self._frames:
@@ -317,6 +319,18 @@ class Region:
         if all(how is not None for how in learned.values()):
             frame.carried[self.key] = owners[0], learned
             raise restart(f"{', '.join(sorted(learned))} can be made from the documents' numbers")
+
+    def _follow_skips(self) -> None:
+        """If documents are skipped that add nothing to an entry of a tensor from outside, trace the frame again, with
+        both ways: what a document adds is followed where it is known that the others add 0."""
+        frame, begin = active.frame, self.indices[0]
+        if frame is None or not self.skips or not self.may_follow_skips(frame):
+            return
+        found = (added_entry(node) for node in begin.graph.nodes if node > begin)
+        to = [one.index for one in found if one is not None and one.total < begin]
+        if any(isinstance(index, fx.Node) or is_plain(index) or is_to_the_end(index) for index in to):
+            frame.both_ways.add(self.key)
+            raise restart("documents that are skipped are those that add nothing to an entry")
 
     def abandon(self) -> None:
         self._scope.close()

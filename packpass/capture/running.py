@@ -26,7 +26,7 @@ import torch
 from torch import fx
 
 from packpass import markers
-from packpass.capture import plain
+from packpass.capture import plain, plain_numbers
 from packpass.capture.dynamo import (
     ConstDictVariable,
     ListVariable,
@@ -42,7 +42,7 @@ from packpass.capture.entries import made_of, numbers_made
 from packpass.capture.lists import CollectedItems, is_documents, items_of
 from packpass.capture.origins import needed_for
 from packpass.capture.state import active, current_frame, restart
-from packpass.capture.tallies import collect
+from packpass.capture.tallies import collect, vector
 
 if TYPE_CHECKING:
     from packpass.capture.region import Region
@@ -122,9 +122,22 @@ class RunningItems(CollectedItems):
         """``[first, first + n, ...]``, where the offset is read from."""
         offset = self._ends[0]
         same = len(self._ends) == len(self.values) and all(other is offset for other in self._ends)
-        if offset is None or not same or self.first != [offset.offset.first] or self.region.skips:
+        if self.region.skips or not same:
             raise self.refusal()
-        self.numbers = call(self.region.tx, plain.of_tolist, offset.boundaries)
+        if offset is not None and self.first == [offset.offset.first]:
+            self.numbers = call(self.region.tx, plain.of_tolist, offset.boundaries)
+        else:
+            self._close_others()
+
+    def _close_others(self) -> None:
+        """``[first, number of the first document, ...]``"""
+        tx, made = self.region.tx, [values[0].realize() for values in self.values]
+        numbers = all(isinstance(value, SymNodeVariable) for value in made) and not self.region.ways
+        others = vector(self.region, made) if numbers else None
+        if others is None or others.dtype is torch.bool:
+            raise self.refusal()
+        first = ListVariable([constant(n) for n in self.first], mutation_type=ValueMutationNew())
+        self.numbers = call(tx, plain_numbers.in_front, call(tx, plain.of_tolist, others), first)
 
     def entries(self) -> Any:
         if self.numbers is None:

@@ -11,7 +11,7 @@ from torch import fx
 
 from packpass.semantics import Call, example
 from packpass.semantics.losses import OF_CLASSES, reduction_of
-from passes.ragged_grids.groups import softmax_over, sum_of_all
+from passes.ragged_grids.groups import along, sum_of_all
 from passes.ragged_grids.machine import Machine
 from passes.ragged_grids.sizes import coordinates
 from passes.ragged_grids.terms import Applied, Index, Read, Term
@@ -31,7 +31,7 @@ def loss(machine: Machine, node: fx.Node, call: Call) -> Term | None:
         return None
     if not machine.same(x.dims[0], classes.dims[0]) or x.dtype != fake.dtype or not x.dtype.is_floating_point:
         return None
-    powers = softmax_over(machine, x, 1, "log_softmax") if call.op == "cross_entropy" else x
+    powers = along(machine, x, 1, "log_softmax") if call.op == "cross_entropy" else x
     rows, place = (x.dims[0],), coordinates((x.dims[0],))
 
     def slotwise(dtype: torch.dtype, grad: bool, target: Any, *args: Any) -> Read:

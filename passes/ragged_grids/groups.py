@@ -1,4 +1,5 @@
-"""Slots that are put together in groups: sums, means, extremes and softmaxes over dimensions of a document's own sizes.
+"""Slots that are put together in groups: sums, means, extremes, softmaxes and running values over dimensions of a
+document's own sizes.
 
 The groups are brought into memory one behind the other, as documents of a row of their own, and the ops for documents
 work on that.
@@ -12,7 +13,7 @@ from torch import fx
 
 from packpass.ops._monoids import REDUCTIONS
 from packpass.semantics import Call, example, meaning, meaning_of
-from packpass.semantics.reductions import EXTREMES, PLACED
+from packpass.semantics.reductions import EXTREMES, PLACED, SCANS
 from passes.ragged_grids.machine import Machine, label
 from passes.ragged_grids.sizes import Coordinate, coordinates, flat, product, unflat
 from passes.ragged_grids.terms import Pooled, Term
@@ -86,11 +87,22 @@ def softmax(machine: Machine, node: fx.Node, call: Call) -> Term | None:
     if call.op not in ("softmax", "log_softmax") or call.several or len(call.operands) != 1 or type(dim) is not int:
         return None
     operand = machine.cast(machine.term(call.operands[0].node, node), fake.dtype)
-    return softmax_over(machine, operand, dim % len(operand.dims), call.op) if operand.dims else None
+    return along(machine, operand, dim % len(operand.dims), call.op) if operand.dims else None
 
 
-def softmax_over(machine: Machine, operand: Term, gone: int, op: str) -> Term:
-    """A softmax along one dimension, or its logarithm."""
+def scanned(machine: Machine, node: fx.Node, call: Call) -> Term | None:
+    """Running sums, products and the like over slots of the document."""
+    fake, dim = example(node), call.get("dim")
+    if call.op not in SCANS or call.several or len(call.operands) != 1 or type(dim) is not int:
+        return None
+    if fake.is_complex() and SCANS[call.op] != "sum":
+        return None
+    operand = machine.cast(machine.term(call.operands[0].node, node), fake.dtype)
+    return along(machine, operand, dim % len(operand.dims), call.op) if operand.dims else None
+
+
+def along(machine: Machine, operand: Term, gone: int, op: str) -> Term:
+    """What ``op`` makes of the slots along one dimension, as many of them: a softmax, or a scan."""
     rank, kept, row = _groups(machine, operand, [gone])
     count, size = product(operand.dims[d] for d in kept), operand.dims[gone]
     form = (operand.dtype, operand.device, operand.grad)

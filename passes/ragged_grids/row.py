@@ -12,7 +12,7 @@ from torch import fx
 from packpass._compat import statically_known_true
 from packpass.semantics import example, is_tensor
 from packpass.semantics.build import fills
-from packpass.semantics.reductions import PLACED
+from packpass.semantics.reductions import PLACED, SCANS
 from passes.ragged_grids import looked
 from passes.ragged_grids.documents import Documents
 from passes.ragged_grids.places import ALL, Places, Slots, slots_of
@@ -319,6 +319,8 @@ def _pooled(documents: Documents, term: Pooled, going: Any) -> fx.Node:
     row = row if exact == of.dtype else call("to", row, exact, method=True)
     if term.op in ("softmax", "log_softmax"):
         out = call(_ops.segment_softmax.default, row, cu, 0, term.op == "log_softmax")
+    elif term.op in SCANS:
+        out = call(_ops.segment_scan.default, row, cu, SCANS[term.op], 0)
     else:
         out = _of_groups(documents, term.op, row, cu)
     if term.op == "mean":

@@ -185,7 +185,7 @@ class Layer(Term):
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pooled(Term):
     """What ``op`` makes of every ``size`` slots in a row, ``count`` times. ``read`` is all of a term [slots, features]
-    that is to lie in memory; this one has [count, features], or as many slots for a softmax."""
+    that is to lie in memory; this one has [count, features], or as many slots for a softmax and for running values."""
 
     op: str
     read: Read

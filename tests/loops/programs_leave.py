@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from . import (
+    leave_added,
     leave_attention,
     leave_batched,
     leave_beside,
@@ -84,7 +85,8 @@ from .harness import LEAVE, Program
 
 PROGRAMS: dict[str, Program] = dict(LEAVE)
 __all__ = [
-    "PROGRAMS", "leave_attention", "leave_batched", "leave_beside", "leave_bins", "leave_blocks", "leave_branches",
+    "PROGRAMS", "leave_added", "leave_attention",
+    "leave_batched", "leave_beside", "leave_bins", "leave_blocks", "leave_branches",
     "leave_by_hand", "leave_valid",
     "leave_carried", "leave_chosen",
     "leave_closures", "leave_conditions", "leave_contents",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from . import (
+    rewrite_added,
     rewrite_attention,
     rewrite_batched,
     rewrite_beside,
@@ -82,7 +83,8 @@ from .harness import REWRITE, Program
 
 PROGRAMS: dict[str, Program] = dict(REWRITE)
 __all__ = [
-    "PROGRAMS", "rewrite_attention", "rewrite_batched", "rewrite_beside", "rewrite_bins", "rewrite_blocks",
+    "PROGRAMS", "rewrite_added", "rewrite_attention",
+    "rewrite_batched", "rewrite_beside", "rewrite_bins", "rewrite_blocks",
     "rewrite_bodies", "rewrite_branches",
     "rewrite_by_hand", "rewrite_carried", "rewrite_checks", "rewrite_chosen", "rewrite_closures",
     "rewrite_conditions", "rewrite_contents", "rewrite_convolution",

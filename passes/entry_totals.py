@@ -1,0 +1,214 @@
+"""Entries of a tensor from outside the loop that add up what documents give: ``sums[0] += f(doc)``.
+
+Before::
+
+    sums[0] += x[s:e].sum()
+    counts[i + 1 :] -= (~keep[s:e]).sum()
+
+After: each document's share is in a list, as if it had been appended to one, and behind the loop ::
+
+    sums[0] += stack(shares).sum(0)
+    counts -= cat([zero, stack(others).cumsum(0)])[numbers of the documents that have ended]
+
+Nobody in the loop looks at the tensor otherwise, so that no document needs what others left there. (Sums of floating
+point numbers are taken in another order than eager takes them.) Not a rewrite of its own: runs before the passes that
+look at loops, and leaves what it does not recognise.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+
+from packpass import markers
+from packpass.semantics import example, storage
+from packpass.semantics.added_entries import AddedEntry, added_entry, is_plain, is_to_the_end
+from packpass.semantics.build import NO_VALUE
+from packpass.semantics.effects import mutated_after, records_gradients
+from passes.building import Builder
+from passes.loops import LoopFound, find
+
+
+@dataclasses.dataclass(frozen=True)
+class _Added:
+    """What one traced iteration adds to an entry."""
+
+    by: AddedEntry
+    ahead: int | None
+    """``total[i + ahead :]`` for the document with the number ``i``; None where it is not that."""
+    at: fx.Node | None
+    """``total[at]``, a number of the document's own; None where the index is the same for all."""
+
+    @property
+    def form(self) -> tuple[Any, ...]:
+        """What must be the same in all iterations."""
+        same = repr(self.by.index) if self.ahead is None and self.at is None else None
+        return (self.by.total, same, self.ahead, self.at is None, self.by.less)
+
+
+def with_entry_totals(graph: fx.Graph) -> None:
+    """Put what documents add to such entries into lists, and add it up behind the loop."""
+    loops = find(graph)
+    for loop in loops:
+        alone = not any(loop is not other and loop.nodes & other.nodes for other in loops)
+        if alone and not any(node.target in markers.LOOP_SKIP for node in loop.nodes):
+            _collect(graph, loop)
+
+
+def _collect(graph: fx.Graph, loop: LoopFound) -> None:
+    every = [[one for node in body if (one := _added(loop, begin, node, end))] for begin, body, end in loop.iterations]
+    seen = set[Any]().union(*(_seen(body, found) for (_, body, _), found in zip(loop.iterations, every, strict=True)))
+    numbered: list[dict[Any, _Added]] = [{} for _ in every]
+    for found, known in zip(every, numbered, strict=True):
+        for added in found:
+            if storage(added.by.total) not in seen:
+                known[added.form, sum(form == added.form for form, _ in known)] = added
+    for key in dict.fromkeys(key for known in numbered for key in known):
+        same = [known.get(key) for known in numbered]  # an iteration that goes another way may add nothing
+        forms = {_form(added.by.share) for added in same if added is not None}
+        if len(forms) == 1 and None not in forms:
+            _add_up(graph, loop, same)
+
+
+def _seen(body: tuple[fx.Node, ...], found: list[_Added]) -> set[Any]:
+    """The memory that a body looks at in other ways."""
+    known = {node for added in found for node in added.by.nodes}
+    seen = {storage(given) for node in body if node not in known for given in node.all_input_nodes}
+    return seen | {storage(added.by.share) for added in found if isinstance(added.by.share, fx.Node)}
+
+
+def _added(loop: LoopFound, begin: fx.Node, node: fx.Node, end: fx.Node) -> _Added | None:
+    """What begins with this look at an entry."""
+    by = added_entry(node)
+    if by is None or by.total in loop.nodes or any(n not in loop.nodes for n in by.nodes):
+        return None
+    if by.total.op == "placeholder" and example(by.total).requires_grad:
+        return None  # whether there is a document to write to a leaf is for eager to say
+    ahead, at = _ahead(by.index, begin), _own_place(loop, by.index, begin)
+    if ahead is None and at is None and not is_plain(by.index):
+        return None
+    if not _fits(example(by.total), example(node), by.share, ahead):
+        return None
+    if _is_tensor(by.share) and mutated_after(node.graph, by.share, by.nodes[1], end):
+        return None  # what was added is what it was then
+    same_mode = records_gradients(by.nodes[1]) == records_gradients(loop.iterations[0][0])
+    return _Added(by, ahead, at) if same_mode else None
+
+
+def _ahead(index: Any, begin: fx.Node) -> int | None:
+    """How far the slice of all entries from a document's number on begins ahead of that."""
+    if not is_to_the_end(index):
+        return None
+    start, number = (example(n) if isinstance(n, fx.Node) else None for n in (index.start, begin))
+    if not isinstance(start, torch.SymInt) or not isinstance(number, torch.SymInt):
+        return None
+    ahead = start.node.expr - number.node.expr
+    return int(ahead) if ahead.is_Integer and ahead >= 0 else None
+
+
+def _own_place(loop: LoopFound, index: Any, begin: fx.Node) -> fx.Node | None:
+    """The number of the document's own that is the index, if it is not its number among the documents."""
+    if not isinstance(index, fx.Node) or index not in loop.nodes:
+        return None
+    place, number = example(index), example(begin)
+    if isinstance(place, torch.SymInt):
+        return None if (place.node.expr - number.node.expr).is_Integer else index
+    whole = isinstance(place, torch.Tensor) and not place.dim() and place.dtype in (torch.int64, torch.int32)
+    return index if whole and not mutated_after(index.graph, index, index, loop.iterations[-1][2]) else None
+
+
+def _form(share: Any) -> tuple[tuple[int, ...], torch.dtype | None] | None:
+    """The sizes of what is added, and the dtype of a tensor; None if the sizes are not numbers of the program."""
+    if not _is_tensor(share):
+        return (), None
+    fake = example(share)
+    return (tuple(fake.shape), fake.dtype) if all(type(size) is int for size in fake.shape) else None
+
+
+def _is_tensor(share: Any) -> bool:
+    return isinstance(share, fx.Node) and isinstance(example(share), torch.Tensor)
+
+
+def _fits(total: Any, entry: torch.Tensor, share: Any, ahead: int | None) -> bool:
+    """Is it the same whether the shares are added one by one or together?"""
+    value = example(share) if isinstance(share, fx.Node) else share
+    if total.dtype is torch.bool or total.is_complex():
+        return False
+    if isinstance(value, torch.Tensor):
+        size = tuple(value.shape)
+        if ahead is not None and size not in ((), tuple(total.shape[1:])):
+            return False
+        if ahead is None and size != () and size != tuple(entry.shape):
+            return False
+        if not value.dtype.is_floating_point and not value.dtype.is_complex:
+            return True  # integers that are cut off are cut off alike
+        return torch.promote_types(value.dtype, total.dtype) == total.dtype
+    if type(value) is float:
+        return bool(total.dtype.is_floating_point)
+    return isinstance(value, torch.SymInt) or type(value) is int
+
+
+def _add_up(graph: fx.Graph, loop: LoopFound, same: list[_Added | None]) -> None:
+    """Collect the shares, and add their sum behind the loop."""
+    one = next(added for added in same if added is not None)
+    total, (sizes, dtype) = one.by.total, _form(one.by.share) or ((), None)
+    exact = example(total).dtype if isinstance(one.by.share, float) else torch.int64 if dtype is None else dtype
+    shares, places = [], []
+    for added, (_, _, end) in zip(same, loop.iterations, strict=True):
+        share, at = (0, 0) if added is None else (added.by.share, added.at)
+        build = Builder(graph, end, total)
+        device = example(total).device
+        if not _is_tensor(share):
+            share = build.call(torch.full, sizes, share, dtype=exact, device=device)
+        if one.at is not None and not _is_tensor(at):
+            at = build.call(torch.full, (), at, dtype=torch.int64, device=device)
+        shares.append(share)
+        places.append(at)
+    for node in sorted((node for added in same if added is not None for node in added.by.nodes), reverse=True):
+        graph.erase_node(node)
+    behind = Builder(graph, loop.iterations[-1][2].next, total)
+    length: Any = loop.iterations[0][0].args[0]
+    every = _stacked(behind, loop, shares)
+    add = operator.isub if one.by.less else operator.iadd
+    if one.at is not None:
+        sign = -1 if one.by.less else 1
+        where = _wrapped(behind, _stacked(behind, loop, places), total)
+        every = behind.call("to", every, example(total).dtype, method=True)
+        behind.call("index_add_", total, 0, where, every, method=True, alpha=sign)
+    elif one.ahead is not None:
+        behind.call(add, total, _by_place(behind, total, every, one.ahead, length))
+    else:
+        entry = behind.call(operator.getitem, total, one.by.index)
+        added_up = behind.call(add, entry, behind.call(torch.sum, every, 0, dtype=example(total).dtype))
+        behind.call(operator.setitem, total, one.by.index, added_up, fake=NO_VALUE)
+
+
+def _stacked(build: Builder, loop: LoopFound, values: list[Any]) -> fx.Node:
+    """One entry per document."""
+    collected = build.call(markers.LIST_COLLECT, *markers.collected(values, loop.id))
+    return build.call(markers.LIST_STACK, collected, 0, loop.iterations[0][0].args[0])
+
+
+def _wrapped(build: Builder, places: fx.Node, total: fx.Node) -> fx.Node:
+    """Places that are counted from the end, from the beginning."""
+    places = build.call("to", places, torch.int64, method=True)
+    size = build.call(torch.ops.aten.sym_size.int, total, 0)
+    return build.call(torch.where, build.call(torch.lt, places, 0), build.call(torch.add, places, size), places)
+
+
+def _by_place(build: Builder, total: fx.Node, every: fx.Node, ahead: int, length: Any) -> fx.Node:
+    """For every entry of ``total``, the sum of what the documents add whose number is at least ``ahead`` smaller."""
+    like, rest = example(total), tuple(example(every).shape[1:])
+    sums = build.call(torch.cumsum, every, 0, dtype=like.dtype)
+    none = build.call(torch.zeros, (1, *rest), dtype=like.dtype, device=like.device)
+    sums = build.call(torch.cat, (none, sums))
+    size = build.call(torch.ops.aten.sym_size.int, total, 0)
+    ended = build.call(torch.sub, build.call(torch.arange, size, device=like.device), ahead - 1)
+    found = build.call(torch.index_select, sums, 0, build.call(torch.clamp, ended, 0, length))
+    for _ in range(like.dim() - 1 - len(rest)):
+        found = build.call(torch.unsqueeze, found, -1)
+    return found
