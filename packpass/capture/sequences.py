@@ -33,6 +33,7 @@ from packpass.capture.dynamo import (
     variable,
 )
 from packpass.capture.lists import CollectedItems, is_documents, items_of
+from packpass.capture.made_vectors import enter_for_several, is_as_data_says
 from packpass.capture.matrices import goes_over_rows, is_column, is_single, numbers_of_rows, rows_of
 from packpass.capture.region import Region
 from packpass.capture.state import (
@@ -78,11 +79,12 @@ def documents_of(tx: Translator, value: Any) -> Any:
         known = isinstance(size, int) or size.node.expr.is_number
         if known and (watch.is_vector(value) or watch.batches(tx, {int(size)})):
             watch.enter_loop_mode(tx, watch.static_sizes(int(size)), padded=watch.is_batch(value))
+            enter_for_several(value, int(size))
         if known and lone.is_lone(tx, int(size), sure=watch.is_vector(value)):
             return call(tx, plain.of_tensor, value)
         if known and watch.is_vector(value) and lone.are_boundaries(int(size)):
             return call(tx, plain.of_tensor, value)
-        if not known and watch.loop_mode_for_symint(tx, size.node.expr):
+        if not known and (watch.loop_mode_for_symint(tx, size.node.expr) or is_as_data_says(value)):
             return call(tx, plain.of_tensor, value)
     return None
 

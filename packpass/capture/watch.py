@@ -372,10 +372,12 @@ def is_size_of_a_vector(tx: Any, expr: Any) -> bool:
 
 
 def loop_ahead(tx: Any) -> bool:
-    """Does the code go on to a loop, in this frame or in one that has called it?"""
+    """Does the code go on to a loop, or to a list of numbers (by which a row is split), in this frame or in one that
+    has called it?"""
     while tx is not None:
         ahead = tx.instructions[tx.instruction_pointer or 0 :]
-        if any(i.opname in ("FOR_ITER", "GET_ITER") or isinstance(i.argval, types.CodeType) for i in ahead):
+        loops = (i.opname in ("FOR_ITER", "GET_ITER") or isinstance(i.argval, types.CodeType) for i in ahead)
+        if any(loops) or any(i.argval == "tolist" for i in ahead if i.opname.startswith("LOAD_")):
             return True
         tx = tx.parent
     return False

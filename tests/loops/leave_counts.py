@@ -52,3 +52,14 @@ def what_it_lacks_of_four(ids: Tensor, cu: Tensor) -> Tensor:
     for count in (cu[1:] - cu[:-1]).tolist():
         out += [1] * (4 - count)
     return torch.tensor(out)
+
+
+@leave("i[T] cu", tail=False, min_len=1, depends=False)
+def windows_of_as_many_slots_as_tokens_say(ids: Tensor, cu: Tensor) -> Tensor:
+    """Each window goes on from what the one before it has left."""
+    sizes = torch.full((ids.clamp(min=0, max=1).sum() + 1,), 2, dtype=torch.long)
+    carried, out = torch.zeros((), dtype=torch.int64), []
+    for n in sizes.tolist():
+        carried = carried * n + 1
+        out.append(carried)
+    return torch.stack(out)

@@ -55,3 +55,31 @@ def starts_that_are_found(x: Tensor, cu: Tensor) -> Tensor:
 @program("f[T] cu", tail=False)
 def squares_joined(x: Tensor, cu: Tensor) -> Tensor:
     return torch.block_diag(*[torch.tril(torch.ones(n, n)) for n in cu[1:] - cu[:-1]])
+
+
+def _windows(lengths: Tensor) -> Tensor:
+    """Lengths of the windows of 4 slots that documents have, each one's last as long as what is left."""
+    each = torch.ceil(lengths / 4).long()
+    windows = torch.full((each.sum(),), 4, dtype=torch.long)
+    windows[F.pad(each, (1, 0), value=-1).cumsum(0)[1:]] = lengths.long() % 4
+    return torch.where(windows == 0, 4, windows)
+
+
+@program("f[T,3] cu", tail=False, min_len=1, reads=1, graphs=3)
+def windows_padded(x: Tensor, cu: Tensor) -> Tensor:
+    """As many windows as there fit into all documents, which numbers alone say."""
+    parts = x.split(_windows(cu.diff()).tolist())
+    return torch.nn.utils.rnn.pad_sequence(parts, batch_first=True)
+
+
+@program("f[T,3] cu", tail=False, min_len=1, reads=1, graphs=3)
+def sums_in_windows(x: Tensor, cu: Tensor) -> Tensor:
+    return torch.cat([part.cumsum(0) for part in x.split(_windows(cu.diff()).tolist())])
+
+
+@program("f[T,3] cu64", tail=False)
+def two_parts_of_each_document(x: Tensor, cu: Tensor) -> Tensor:
+    """Twice as many lengths as documents."""
+    lengths = cu.diff()
+    parts = torch.stack([lengths // 2, lengths - lengths // 2], 1).flatten()
+    return torch.cat([part.cumsum(0) for part in x.split(parts.tolist())])

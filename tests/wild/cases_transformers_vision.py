@@ -198,14 +198,7 @@ def qwen2_5_omni_audio_layer() -> Program:
     return attention("qwen2_5_omni", "Qwen2_5OmniAudioEncoderConfig", "Qwen2_5OmniAudioEncoderLayer", **AUDIO)
 
 
-@case(
-    "transformers",
-    Verdict.PART,
-    graphs=6,
-    breaks=4,
-    codes=["frame-not-compiled"],
-    why="windows of recordings are split off by lists of lengths that a loop makes",
-)
+@case("transformers")
 def qwen2_5_omni_audio_tower() -> Program:
     """Recordings of several lengths, cut into windows, padded, convolved, packed."""
     model = tower(
@@ -217,3 +210,25 @@ def qwen2_5_omni_audio_tower() -> Program:
         return (floats(16, sum(lengths)),), dict(feature_lens=torch.tensor(lengths))
 
     return Program(model, over(batch, ((40, 24), (20, 33, 48), (32,) * 5, (100, 30, 77, 12, 50, 64))))
+
+
+@case(
+    "transformers",
+    Verdict.PART,
+    graphs=12,
+    breaks=11,
+    codes=["frame-not-compiled", "list-use"],
+    why="windows of attention are listed as often as they fit into a recording, and what is left of it",
+)
+def qwen3_omni_audio_tower() -> Program:
+    """The same with convolutions in two dimensions, of a few windows at a time."""
+    model = tower(
+        "qwen3_omni_moe", "Qwen3OmniMoeAudioEncoderConfig", "Qwen3OmniMoeAudioEncoder",
+        **AUDIO, num_mel_bins=16, n_window=50, n_window_infer=200, output_dim=32, max_source_positions=64,
+        downsample_hidden_size=8,
+    )  # fmt: skip
+
+    def batch(lengths: Sequence[int]) -> Any:
+        return (floats(16, sum(lengths)),), dict(feature_lens=torch.tensor(lengths))
+
+    return Program(model, over(batch, ((250, 130), (120, 330, 48), (160,) * 5, (100, 300, 77, 212, 50, 64))))
