@@ -37,10 +37,13 @@ def follows(asked: tuple[Any, str] | None, known: tuple[Any, str] | None) -> boo
 
 
 def never_negative(machine: Machine, number: Any) -> bool:
-    """Is a number at least 0 for every document that gets here, by what it is made of or by the branches so far?"""
-    if all(part.as_coeff_Mul()[0] >= 0 for part in sympy.Add.make_args(sympy.expand(number))):
+    """Is a number at least 0 for every document that gets here, by what it is made of, by what is checked of it (a
+    document's slots are between two boundaries), or by the branches so far?"""
+    number = sympy.expand(number)
+    if all(part.as_coeff_Mul()[0] >= 0 for part in sympy.Add.make_args(number)):
         return True
-    return said_to_be(machine, number)
+    checked = (sympy.expand(known.left - known.right) for known in machine.checks if known.op == ">=")
+    return number in checked or said_to_be(machine, number)
 
 
 def may_be_checked(machine: Machine, number: Any) -> bool:

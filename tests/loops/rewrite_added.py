@@ -239,3 +239,42 @@ def running_counts_of_equal_tokens(ids: Tensor, cu: Tensor) -> Tensor:
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
         out.append((ids[s:e, None] == ids[None, s:e]).tril().cumsum(1).sum(1))
     return torch.cat(out)
+
+
+# === Chunks of documents that are filled up ======================================================================
+
+
+@program("d[T,4] cu", exact=False, min_len=1, tail=False, rule="ragged_grids")
+def attention_within_chunks(x: Tensor, cu: Tensor) -> Tensor:
+    out = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        n = e - s
+        chunks = torch.nn.functional.pad(x[s:e], (0, 0, 0, (4 - n % 4) % 4)).view(-1, 4, 4)
+        scores = (chunks @ chunks.transpose(-1, -2)).tril()
+        out.append((scores @ chunks).reshape(-1, 4)[:n])
+    return torch.cat(out)
+
+
+@program("d[T,4] d[T] cu", exact=False, min_len=1, tail=False, rule="ragged_grids")
+def decays_within_chunks(x: Tensor, gates: Tensor, cu: Tensor) -> Tensor:
+    out = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        n = e - s
+        pad = (4 - n % 4) % 4
+        heads = x[s:e].view(-1, 2, 2).transpose(0, 1)[None]
+        heads = torch.nn.functional.pad(heads, (0, 0, 0, pad)).reshape(1, 2, -1, 4, 2)
+        gate = torch.nn.functional.pad(gates[s:e], (0, pad)).view(1, 1, -1, 4).cumsum(-1)
+        decay = (gate[..., :, None] - gate[..., None, :]).tril().exp().tril()
+        found = ((heads @ heads.transpose(-1, -2)) * decay @ heads).reshape(1, 2, -1, 2)[:, :, :n]
+        out.append(found[0].transpose(0, 1).reshape(n, 4))
+    return torch.cat(out)
+
+
+@program("f[T,2] cu", tail=False, min_len=1, rule="ragged_grids")
+def running_sums_within_chunks(x: Tensor, cu: Tensor) -> Tensor:
+    out = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        n = e - s
+        chunks = torch.nn.functional.pad(x[s:e], (0, 0, 0, (4 - n % 4) % 4)).view(-1, 4, 2)
+        out.append(chunks.cumsum(1).view(-1, 2)[:n])
+    return torch.cat(out)
