@@ -31,6 +31,7 @@ from packpass.semantics.build import NO_VALUE
 from packpass.semantics.effects import mutated_after, records_gradients
 from passes.building import Builder
 from passes.loops import LoopFound, find
+from passes.refused import Refused
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +92,7 @@ def _added(loop: LoopFound, begin: fx.Node, node: fx.Node, end: fx.Node) -> _Add
     ahead, at = _ahead(by.index, begin), _own_place(loop, by.index, begin)
     if ahead is None and at is None and not is_plain(by.index):
         return None
-    if not _fits(example(by.total), example(node), by.share, ahead):
+    if not _fits(example(by.total), example(node), by.share, ahead, at):
         return None
     if _is_tensor(by.share) and mutated_after(node.graph, by.share, by.nodes[1], end):
         return None  # what was added is what it was then
@@ -133,17 +134,16 @@ def _is_tensor(share: Any) -> bool:
     return isinstance(share, fx.Node) and isinstance(example(share), torch.Tensor)
 
 
-def _fits(total: Any, entry: torch.Tensor, share: Any, ahead: int | None) -> bool:
+def _fits(total: Any, entry: torch.Tensor, share: Any, ahead: int | None, at: fx.Node | None) -> bool:
     """Is it the same whether the shares are added one by one or together?"""
     value = example(share) if isinstance(share, fx.Node) else share
     if total.dtype is torch.bool or total.is_complex():
         return False
+    size = tuple(value.shape) if isinstance(value, torch.Tensor) else ()
+    whole = tuple(entry.shape) if ahead is None else tuple(total.shape[1:])
+    if size != whole and (size != () or at is not None):
+        return False
     if isinstance(value, torch.Tensor):
-        size = tuple(value.shape)
-        if ahead is not None and size not in ((), tuple(total.shape[1:])):
-            return False
-        if ahead is None and size != () and size != tuple(entry.shape):
-            return False
         if not value.dtype.is_floating_point and not value.dtype.is_complex:
             return True  # integers that are cut off are cut off alike
         return torch.promote_types(value.dtype, total.dtype) == total.dtype
@@ -154,37 +154,59 @@ def _fits(total: Any, entry: torch.Tensor, share: Any, ahead: int | None) -> boo
 
 def _add_up(graph: fx.Graph, loop: LoopFound, same: list[_Added | None]) -> None:
     """Collect the shares, and add their sum behind the loop."""
-    one = next(added for added in same if added is not None)
-    total, (sizes, dtype) = one.by.total, _form(one.by.share) or ((), None)
-    exact = example(total).dtype if isinstance(one.by.share, float) else torch.int64 if dtype is None else dtype
-    shares, places = [], []
-    for added, (_, _, end) in zip(same, loop.iterations, strict=True):
-        share, at = (0, 0) if added is None else (added.by.share, added.at)
-        build = Builder(graph, end, total)
-        device = example(total).device
-        if not _is_tensor(share):
-            share = build.call(torch.full, sizes, share, dtype=exact, device=device)
-        if one.at is not None and not _is_tensor(at):
-            at = build.call(torch.full, (), at, dtype=torch.int64, device=device)
-        shares.append(share)
-        places.append(at)
-    for node in sorted((node for added in same if added is not None for node in added.by.nodes), reverse=True):
-        graph.erase_node(node)
+    found = [added for added in same if added is not None]
+    total = found[0].by.total
+    inside = [Builder(graph, end, total) for _, _, end in loop.iterations]
     behind = Builder(graph, loop.iterations[-1][2].next, total)
-    length: Any = loop.iterations[0][0].args[0]
-    every = _stacked(behind, loop, shares)
-    add = operator.isub if one.by.less else operator.iadd
-    if one.at is not None:
-        sign = -1 if one.by.less else 1
-        where = _wrapped(behind, _stacked(behind, loop, places), total)
-        every = behind.call("to", every, example(total).dtype, method=True)
-        behind.call("index_add_", total, 0, where, every, method=True, alpha=sign)
+    try:
+        shares = _shares(inside, found[0], same)
+        places = _places(inside, found[0], same)
+        _write(behind, loop, found[0], shares, places)
+    except Refused:  # the loop stays as it is written
+        for build in (behind, *inside):
+            build.undo()
+        return
+    for node in sorted((node for added in found for node in added.by.nodes), reverse=True):
+        graph.erase_node(node)
+
+
+def _shares(builders: list[Builder], one: _Added, same: list[_Added | None]) -> list[Any]:
+    """What each iteration adds, as a tensor; 0 where it adds nothing."""
+    total, (sizes, dtype) = example(one.by.total), _form(one.by.share) or ((), None)
+    exact = total.dtype if isinstance(one.by.share, float) else torch.int64 if dtype is None else dtype
+    shares: list[Any] = [0 if added is None else added.by.share for added in same]
+    return [
+        share if _is_tensor(share) else build.call(torch.full, sizes, share, dtype=exact, device=total.device)
+        for build, share in zip(builders, shares, strict=True)
+    ]
+
+
+def _places(builders: list[Builder], one: _Added, same: list[_Added | None]) -> list[Any]:
+    """Where each iteration adds it, as a tensor; none where the place is the same for all documents."""
+    if one.at is None:
+        return []
+    device, places = example(one.by.total).device, [0 if added is None else added.at for added in same]
+    return [
+        at if _is_tensor(at) else build.call(torch.full, (), at, dtype=torch.int64, device=device)
+        for build, at in zip(builders, places, strict=True)
+    ]
+
+
+def _write(build: Builder, loop: LoopFound, one: _Added, shares: list[Any], places: list[Any]) -> None:
+    """Add all of it."""
+    total, dtype, less = one.by.total, example(one.by.total).dtype, one.by.less
+    every, add = _stacked(build, loop, shares), operator.isub if less else operator.iadd
+    if places:
+        where = _wrapped(build, _stacked(build, loop, places), total)
+        every = build.call("to", every, dtype, method=True)
+        build.call("index_add_", total, 0, where, every, method=True, alpha=-1 if less else 1)
     elif one.ahead is not None:
-        behind.call(add, total, _by_place(behind, total, every, one.ahead, length))
+        length = loop.iterations[0][0].args[0]
+        build.call(add, total, _by_place(build, total, every, one.ahead, length))
     else:
-        entry = behind.call(operator.getitem, total, one.by.index)
-        added_up = behind.call(add, entry, behind.call(torch.sum, every, 0, dtype=example(total).dtype))
-        behind.call(operator.setitem, total, one.by.index, added_up, fake=NO_VALUE)
+        entry = build.call(operator.getitem, total, one.by.index)
+        added_up = build.call(add, entry, build.call(torch.sum, every, 0, dtype=dtype))
+        build.call(operator.setitem, total, one.by.index, added_up, fake=NO_VALUE)
 
 
 def _stacked(build: Builder, loop: LoopFound, values: list[Any]) -> fx.Node:
