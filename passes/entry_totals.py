@@ -54,14 +54,18 @@ class _Added:
 def with_entry_totals(graph: fx.Graph) -> None:
     """Put what documents add to such entries into lists, and add it up behind the loop."""
     loops = find(graph)
+    outer = [loop for loop in loops if any(n.target is markers.LOOP_BEGIN for _, b, _ in loop.iterations for n in b)]
+    nested = {node for loop in outer for node in loop.nodes}
     for loop in loops:
-        alone = not any(loop is not other and loop.nodes & other.nodes for other in loops)
-        if alone and not any(node.target in markers.LOOP_SKIP for node in loop.nodes):
+        begins = {begin for begin, _, _ in loop.iterations}
+        if loop not in outer and not begins & nested:
             _collect(graph, loop)
 
 
 def _collect(graph: fx.Graph, loop: LoopFound) -> None:
     every = [[one for node in body if (one := _added(loop, begin, node, end))] for begin, body, end in loop.iterations]
+    if not any(every) or any(node.target in markers.LOOP_SKIP for node in loop.nodes):
+        return
     seen = set[Any]().union(*(_seen(body, found) for (_, body, _), found in zip(loop.iterations, every, strict=True)))
     numbered: list[dict[Any, _Added]] = [{} for _ in every]
     for found, known in zip(every, numbered, strict=True):
@@ -85,7 +89,10 @@ def _seen(body: tuple[fx.Node, ...], found: list[_Added]) -> set[Any]:
 def _added(loop: LoopFound, begin: fx.Node, node: fx.Node, end: fx.Node) -> _Added | None:
     """What begins with this look at an entry."""
     by = added_entry(node)
-    if by is None or by.total in loop.nodes or any(n not in loop.nodes for n in by.nodes):
+    if by is None:
+        return None
+    inside = loop.nodes
+    if by.total in inside or any(n not in inside for n in by.nodes):
         return None
     if by.total.op == "placeholder" and example(by.total).requires_grad:
         return None  # whether there is a document to write to a leaf is for eager to say

@@ -84,7 +84,7 @@ def places_that_are_sums(cu: Tensor) -> Tensor:
     return counts
 
 
-@leave("f[T] i[N] cu", must_refuse=True, tail=False, why="one number goes to all entries of a row, by a number of its own")
+@leave("f[T] i[N] cu", must_refuse=True, tail=False, why="a number goes to all entries of a row")
 def one_number_for_a_row(x: Tensor, domain: Tensor, cu: Tensor) -> Tensor:
     sums = torch.zeros(3, 4)
     for k, s, e in zip((domain % 3).tolist(), cu[:-1].tolist(), cu[1:].tolist()):
