@@ -70,6 +70,7 @@ class RunningItems(CollectedItems):
         if not active.regions or active.regions[-1] is not region or self.holds(region.iteration):
             raise self.refusal()
         if region.iteration not in self._lasts:
+            _not_replayable()
             args = (region.index.as_proxy(), region.id, region.iteration, region.lists.index(self))
             self._lasts[region.iteration] = emit(region.tx, markers.LIST_LAST, *args)
         return self._lasts[region.iteration]
@@ -106,6 +107,7 @@ class RunningItems(CollectedItems):
         """``extend`` by the numbers that a tensor holds."""
         if self.holds(self.region.iteration):
             raise self._refuse_count()
+        _not_replayable()
         self.values.append([numbers])
 
     def _close_sums(self) -> None:
@@ -177,6 +179,11 @@ class RunningItems(CollectedItems):
         row = emit(tx, markers.RAGGED_CAT, self._whole.as_proxy(), 0)
         head = emit(tx, "new_tensor", row.as_proxy(), self.first, method=True)
         return emit(tx, torch.cat, [head.as_proxy(), row.as_proxy()])
+
+
+def _not_replayable() -> None:
+    """What a document makes is known with what those before it have made."""
+    current_frame().not_replayable = "a list of numbers goes on from document to document"
 
 
 def _steps_from(node: Any, before: Any) -> list[tuple[Any, Any]] | None:
@@ -265,7 +272,6 @@ def adopt(region: Region, value: Any, keys: Sequence[Any] = ()) -> None:
         items = dict(_within(items)).get(key) if items is not None else None
     first = _first(items)
     if first is not None:
-        current_frame().not_replayable = "a list of numbers goes on from document to document"
         items.items = RunningItems(region, first)
         region.lists.append(items.items)
 

@@ -265,33 +265,6 @@ def start_at_the_last_boundary(x: Tensor, cu: Tensor) -> Tensor:
     return out
 
 
-@leave("f[T,3] cu", tail=False, must_refuse=True, why="what is appended is one more than where the document ends")
-def running_total_and_one_more(x: Tensor, cu: Tensor) -> Any:
-    bounds, total = [0], 0
-    for n in cu.diff().tolist():
-        total += n
-        bounds.append(total + 1)
-    return torch.cat([x[s:e].flip(0) for s, e in zip(bounds[:-1], bounds[1:])]), bounds[-1]
-
-
-@leave("f[T,3] cu", tail=False, must_refuse=True, why="the list begins with another number than the total")
-def running_total_behind_another_number(x: Tensor, cu: Tensor) -> Any:
-    bounds, total = [1], 0
-    for n in cu.diff().tolist():
-        total += n
-        bounds.append(total)
-    return torch.cat([x[s:e].flip(0) for s, e in zip(bounds[:-1], bounds[1:])])
-
-
-@leave("f[T,3] cu", tail=False, must_refuse=True, why="the start is in the list twice, and the end is not")
-def running_total_before_it_grows(x: Tensor, cu: Tensor) -> Any:
-    bounds, total = [0], 0
-    for n in cu.diff().tolist():
-        bounds.append(total)
-        total += n
-    return torch.cat([x[s:e].flip(0) for s, e in zip(bounds[:-1], bounds[1:])])
-
-
 @leave("f[T,3] cu", tail=False, why="documents without slots are not in the list")
 def running_total_without_some(x: Tensor, cu: Tensor) -> Any:
     bounds, total = [0], 0

@@ -250,3 +250,30 @@ def offset_behind_a_gap(x: Tensor, cu: Tensor) -> Tensor:
         total = total + row[start : start + n].square().sum()
         start += n + 1
     return total
+
+
+@program("f[T,3] cu", tail=False, unfit=True, reads=1)
+def running_total_and_one_more(x: Tensor, cu: Tensor) -> Any:
+    bounds, total = [0], 0
+    for n in cu.diff().tolist():
+        total += n
+        bounds.append(total + 1)
+    return torch.cat([x[s:e].flip(0) for s, e in zip(bounds[:-1], bounds[1:])]), bounds[-1]
+
+
+@program("f[T,3] cu", tail=False, unfit=True)
+def running_total_behind_another_number(x: Tensor, cu: Tensor) -> Any:
+    bounds, total = [1], 0
+    for n in cu.diff().tolist():
+        total += n
+        bounds.append(total)
+    return torch.cat([x[s:e].flip(0) for s, e in zip(bounds[:-1], bounds[1:])])
+
+
+@program("f[T,3] cu", tail=False, unfit=True)
+def running_total_before_it_grows(x: Tensor, cu: Tensor) -> Any:
+    bounds, total = [0], 0
+    for n in cu.diff().tolist():
+        bounds.append(total)
+        total += n
+    return torch.cat([x[s:e].flip(0) for s, e in zip(bounds[:-1], bounds[1:])])
