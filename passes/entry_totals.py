@@ -25,7 +25,7 @@ import torch
 from torch import fx
 
 from packpass import markers
-from packpass.semantics import example, storage
+from packpass.semantics import example, is_tensor, storage
 from packpass.semantics.added_entries import AddedEntry, added_entry, is_plain, is_to_the_end
 from packpass.semantics.build import NO_VALUE
 from packpass.semantics.effects import mutated_after, records_gradients
@@ -101,7 +101,7 @@ def _added(loop: LoopFound, begin: fx.Node, node: fx.Node, end: fx.Node) -> _Add
         return None
     if not _fits(example(by.total), example(node), by.share, ahead, at):
         return None
-    if _is_tensor(by.share) and mutated_after(node.graph, by.share, by.nodes[1], end):
+    if is_tensor(by.share) and mutated_after(node.graph, by.share, by.nodes[1], end):
         return None  # what was added is what it was then
     same_mode = records_gradients(by.nodes[1]) == records_gradients(loop.iterations[0][0])
     return _Added(by, ahead, at) if same_mode else None
@@ -131,14 +131,10 @@ def _own_place(loop: LoopFound, index: Any, begin: fx.Node) -> fx.Node | None:
 
 def _form(share: Any) -> tuple[tuple[int, ...], torch.dtype | None] | None:
     """The sizes of what is added, and the dtype of a tensor; None if the sizes are not numbers of the program."""
-    if not _is_tensor(share):
+    if not is_tensor(share):
         return (), None
     fake = example(share)
     return (tuple(fake.shape), fake.dtype) if all(type(size) is int for size in fake.shape) else None
-
-
-def _is_tensor(share: Any) -> bool:
-    return isinstance(share, fx.Node) and isinstance(example(share), torch.Tensor)
 
 
 def _fits(total: Any, entry: torch.Tensor, share: Any, ahead: int | None, at: fx.Node | None) -> bool:
@@ -183,7 +179,7 @@ def _shares(builders: list[Builder], one: _Added, same: list[_Added | None]) -> 
     exact = total.dtype if isinstance(one.by.share, float) else torch.int64 if dtype is None else dtype
     shares: list[Any] = [0 if added is None else added.by.share for added in same]
     return [
-        share if _is_tensor(share) else build.call(torch.full, sizes, share, dtype=exact, device=total.device)
+        share if is_tensor(share) else build.call(torch.full, sizes, share, dtype=exact, device=total.device)
         for build, share in zip(builders, shares, strict=True)
     ]
 
@@ -194,7 +190,7 @@ def _places(builders: list[Builder], one: _Added, same: list[_Added | None]) -> 
         return []
     device, places = example(one.by.total).device, [0 if added is None else added.at for added in same]
     return [
-        at if _is_tensor(at) else build.call(torch.full, (), at, dtype=torch.int64, device=device)
+        at if is_tensor(at) else build.call(torch.full, (), at, dtype=torch.int64, device=device)
         for build, at in zip(builders, places, strict=True)
     ]
 
@@ -208,8 +204,7 @@ def _write(build: Builder, loop: LoopFound, one: _Added, shares: list[Any], plac
         every = build.call("to", every, dtype, method=True)
         build.call("index_add_", total, 0, where, every, method=True, alpha=-1 if less else 1)
     elif one.ahead is not None:
-        length = loop.iterations[0][0].args[0]
-        build.call(add, total, _by_place(build, total, every, one.ahead, length))
+        build.call(add, total, _by_place(build, total, every, one.ahead, loop.length))
     else:
         entry = build.call(operator.getitem, total, one.by.index)
         added_up = build.call(add, entry, build.call(torch.sum, every, 0, dtype=dtype))
@@ -219,7 +214,7 @@ def _write(build: Builder, loop: LoopFound, one: _Added, shares: list[Any], plac
 def _stacked(build: Builder, loop: LoopFound, values: list[Any]) -> fx.Node:
     """One entry per document."""
     collected = build.call(markers.LIST_COLLECT, *markers.collected(values, loop.id))
-    return build.call(markers.LIST_STACK, collected, 0, loop.iterations[0][0].args[0])
+    return build.call(markers.LIST_STACK, collected, 0, loop.length)
 
 
 def _wrapped(build: Builder, places: fx.Node, total: fx.Node) -> fx.Node:

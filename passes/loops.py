@@ -28,6 +28,11 @@ class LoopFound:
     """For each iteration, the beginnings of loops that it does again: they are numbers of the same document."""
 
     @property
+    def length(self) -> Any:
+        """How many documents it goes over, a node or a number."""
+        return self.iterations[0][0].args[0]
+
+    @property
     def nodes(self) -> set[fx.Node]:
         return {n for begin, body, end in self.iterations for n in (begin, *body, end)}
 

@@ -34,5 +34,4 @@ def is_put_behind(items: CollectedItems, value: Any) -> bool:
         value = emit(tx, "reshape", tx.output.current_tracer.proxy(read), (1,), method=True)
     more = ListVariable([value], mutation_type=ValueMutationNew())
     items.numbers = call(tx, plain_numbers.behind, items.numbers, more)
-    items.more += 1
     return True

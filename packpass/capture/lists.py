@@ -15,6 +15,7 @@ from packpass.capture.dynamo import (
     TensorVariable,
     UserDefinedObjectVariable,
     VariableTracker,
+    attribute,
     call,
     constant,
     emit,
@@ -75,8 +76,6 @@ class CollectedItems(list[Any]):
         self.before: list[Any] = []
         self.after: list[Any] = []
         """Tensors of the program itself in the list, in front of the documents' entries and behind them."""
-        self.more = 0
-        """Numbers of the program itself behind those of the documents."""
         self._present: Any = None
         self._count: Any = None
         self._one: Any = None
@@ -227,7 +226,7 @@ class CollectedItems(list[Any]):
         if self.lacking:
             self._count = self._count or read(tx, self.present())
             return self._count
-        length = call(tx, operator.add, self._length(), constant(self.more)) if self.more else self._length()
+        length = self._length() if self.numbers is None else attribute(tx, self.numbers, "length")
         for other in self.also:
             length = call(tx, operator.add, length, other.entries())
         return length

@@ -16,8 +16,8 @@ from typing import Any
 from packpass._compat import free_unbacked_symbols
 from packpass.capture import watch
 from packpass.capture.dynamo import example
-from packpass.capture.origins import made_from
-from packpass.capture.state import Mode, current_frame, restart
+from packpass.capture.origins import is_made_from_numbers, made_from
+from packpass.capture.state import Mode, current_frame
 
 _MOST = 8
 """Entries for each of those that a vector is made from."""
@@ -33,9 +33,7 @@ def enter_for_several(vector: Any, size: int) -> None:
         return
     several = {k * n + last for k in range(2, _MOST + 1) for n in (known, known - 1) if n > 1 for last in (0, 1)}
     if size in several and frame.mode in (Mode.PROBE, Mode.SYMBOLIC):
-        frame.dynamic_sources |= {watch.source_name(argument.source)}
-        frame.mode = Mode.SYMBOLIC
-        raise restart(f"the length of {watch.source_name(argument.source)} is dynamic")
+        watch.make_dynamic({watch.source_name(argument.source)})
 
 
 def is_as_data_says(vector: Any) -> bool:
@@ -45,4 +43,4 @@ def is_as_data_says(vector: Any) -> bool:
         return False
     node = vector.as_proxy().node
     data = free_unbacked_symbols(example(vector).shape[0])
-    return bool(data) and (made_from(node) is not None or made_from(node, rank=2) is not None)
+    return bool(data) and is_made_from_numbers(node)

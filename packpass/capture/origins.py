@@ -38,6 +38,11 @@ def made_from(node: Any, rank: int = 1, dtypes: tuple[torch.dtype, ...] = INDEX_
     return inputs[0] if value.dim() == rank and value.dtype in dtypes else None
 
 
+def is_made_from_numbers(node: Any) -> bool:
+    """Is a value made from one input alone, a vector or a matrix of integers?"""
+    return made_from(node) is not None or made_from(node, rank=2) is not None
+
+
 def is_largest_number(tx: Any, expr: Any) -> bool:
     """Is ``expr`` made from the largest entry of a vector of integers, or its last one, as the number of documents is
     where every slot carries the number of its own?"""
@@ -45,8 +50,7 @@ def is_largest_number(tx: Any, expr: Any) -> bool:
     for node in tx.output.root_tracer.graph.nodes:
         source = node.all_input_nodes[0] if node.all_input_nodes else None
         if source is not None and isinstance(node.meta.get("example_value"), torch.SymInt) and _is_largest(source):
-            known = made_from(node) is not None or made_from(node, rank=2) is not None
-            largest |= free_unbacked_symbols(node.meta["example_value"]) if known else set()
+            largest |= free_unbacked_symbols(node.meta["example_value"]) if is_made_from_numbers(node) else set()
     wanted = set(free_unbacked_symbols(expr))
     return bool(wanted) and wanted <= largest
 

@@ -144,7 +144,7 @@ class RunningItems(CollectedItems):
     def entries(self) -> Any:
         if self.numbers is None:
             raise self.refusal()
-        return attribute(self.region.tx, self.numbers, "length")
+        return super().entries()
 
     def close(self) -> None:
         if self._ends:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import operator
 import types
-from typing import Any
+from typing import Any, NoReturn
 
 import sympy
 import torch
@@ -158,9 +158,15 @@ def enter_loop_mode(tx: Any, sizes: tuple[int, ...], rank: int = 1, padded: bool
             raise restart("capture scalars for an unrolled loop over documents")
         return
     if new:
-        frame.dynamic_sources |= new
-        frame.mode = Mode.SYMBOLIC
-        raise restart(f"the length of {', '.join(sorted(new))} is dynamic")
+        make_dynamic(new)
+
+
+def make_dynamic(names: set[str]) -> NoReturn:
+    """Trace the frame again, ready for loops, with inputs that may have any length."""
+    frame = current_frame()
+    frame.dynamic_sources |= names
+    frame.mode = Mode.SYMBOLIC
+    raise restart(f"the length of {', '.join(sorted(names))} is dynamic")
 
 
 def loop_mode_for_symint(tx: Any, expr: Any) -> bool:

@@ -361,7 +361,7 @@ def all_documents(machine: Machine, loop: LoopFound) -> Boundaries:
     if machine.boundaries is None:
         raise Refused("no-segments", "the loop does not cut anything by boundaries")
     boundaries, k = machine.boundaries
-    trips = loop.iterations[0][0].args[0]
+    trips = loop.length
     count = example(trips) if isinstance(trips, fx.Node) else trips
     if boundaries.made is not None:
         for bound in boundaries.made.bounds():

@@ -76,7 +76,7 @@ class Decided:
     @property
     def documents(self) -> Any:
         """How many documents there are: a node or an int."""
-        return self.loop.iterations[0][0].args[0]
+        return self.loop.length
 
 
 def is_over_rows(loop: LoopFound) -> bool:
@@ -150,7 +150,7 @@ def _numbers_before(graph: fx.Graph, loop: LoopFound) -> dict[Any, fx.Node]:
     """Numbers that only the data says, and that are worked out in front of the loop, by their name."""
     found: dict[Any, fx.Node] = {}
     depth, node = 0, next(iter(graph.nodes))
-    count = example(loop.iterations[0][0].args[0])
+    count = example(loop.length)
     # What is as long as there are documents would be made once for each of them.
     documents = count.node.expr if isinstance(count, torch.SymInt) else None
     while node is not loop.iterations[0][0]:

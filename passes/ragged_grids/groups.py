@@ -81,21 +81,13 @@ def _groups(machine: Machine, operand: Term, gone: list[int]) -> tuple[int, list
     return rank, kept, machine.moved(form, machine.read(operand, at))
 
 
-def softmax(machine: Machine, node: fx.Node, call: Call) -> Term | None:
-    """A softmax over slots of the document."""
+def as_many(machine: Machine, node: fx.Node, call: Call) -> Term | None:
+    """A softmax over slots of the document, or running sums, products and the like."""
     fake, dim = example(node), call.get("dim")
-    if call.op not in ("softmax", "log_softmax") or call.several or len(call.operands) != 1 or type(dim) is not int:
+    known = call.op in ("softmax", "log_softmax", *SCANS)
+    if not known or call.several or len(call.operands) != 1 or type(dim) is not int:
         return None
-    operand = machine.cast(machine.term(call.operands[0].node, node), fake.dtype)
-    return along(machine, operand, dim % len(operand.dims), call.op) if operand.dims else None
-
-
-def scanned(machine: Machine, node: fx.Node, call: Call) -> Term | None:
-    """Running sums, products and the like over slots of the document."""
-    fake, dim = example(node), call.get("dim")
-    if call.op not in SCANS or call.several or len(call.operands) != 1 or type(dim) is not int:
-        return None
-    if fake.is_complex() and SCANS[call.op] != "sum":
+    if fake.is_complex() and SCANS.get(call.op) != "sum":
         return None
     operand = machine.cast(machine.term(call.operands[0].node, node), fake.dtype)
     return along(machine, operand, dim % len(operand.dims), call.op) if operand.dims else None
