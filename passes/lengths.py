@@ -21,6 +21,7 @@ from torch import fx
 
 from packpass import markers
 from packpass.markers.lengths import STEPS, Steps, length_of, unstepped
+from packpass.semantics import example
 from packpass.semantics.effects import effects_of, mutated_after
 from passes.building import Builder
 from passes.constant_places import with_places_in_front
@@ -160,10 +161,14 @@ def _is_difference(node: fx.Node, cu: fx.Node, index: fx.Node, starts: list[fx.N
     )
 
 
+def _is_number(value: Any) -> bool:
+    return type(value) is int or (isinstance(value, fx.Node) and isinstance(example(value), torch.SymInt))
+
+
 def _summed(cu: fx.Node) -> _Made | None:
     """``pad(cumsum(steps(lengths)), (1, 0)) + first``: name of the lengths, which nobody changes, and the steps."""
     last = cu
-    if cu.target is operator.add and type(cu.args[1]) is int and isinstance(cu.args[0], fx.Node):
+    if cu.target is operator.add and isinstance(cu.args[0], fx.Node) and _is_number(cu.args[1]):
         cu = cu.args[0]
     if cu.target is not torch.nn.functional.pad or cu.args[1:] != ((1, 0),) or cu.kwargs:
         return None

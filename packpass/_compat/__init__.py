@@ -6,6 +6,7 @@ Functions import what they need when they are called: importing this package cos
 from __future__ import annotations
 
 from packpass._compat.bindings import bindings_of
+from packpass._compat.cases import values_of
 from packpass._compat.compiling import (
     ProfilerEvent,
     compile_for,
@@ -153,6 +154,7 @@ __all__ = [
     "transforms_closed",
     "transforms_open",
     "untold_attempts",
+    "values_of",
     "vmap_by_rules_alone",
     "with_any_batch",
     "without_fake_cache",

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from packpass.capture.dynamo import SymNodeVariable, TensorVariable, call, constant, emit
+from packpass.capture.dynamo import SymNodeVariable, TensorVariable, call, constant, emit, example
 from packpass.capture.entries import entries_ahead, entry_of, node_called
 from packpass.capture.tallies import number
 from packpass.capture.watch import ROWS
@@ -30,7 +30,7 @@ from packpass.markers.entries import read_from
 from packpass.semantics.effects import mutated_after
 
 if TYPE_CHECKING:
-    from packpass.capture.dynamo import InstructionTranslatorBase
+    from packpass.capture.region import Region
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +79,13 @@ def learn_behind(before: Any, after: list[Any], indices: list[Any]) -> Behind | 
     return None if whole is None else dataclasses.replace(known, whole=whole)
 
 
+def begins_alike(known: Behind, before: Any) -> bool:
+    """Is what a local holds before the loop what was learned of it?"""
+    if not known.whole:
+        return number(before) == 0
+    return _first_of(before, dataclasses.replace(known, whole=""), None) == known.whole
+
+
 def _first_of(value: Any, of: Behind, begin: Any) -> str | None:
     """The vector of which a local holds entry 0, as it was read, if those that follow are its entries from 1 on."""
     if not isinstance(value, TensorVariable if of.as_tensor else SymNodeVariable):
@@ -112,16 +119,34 @@ def _read_from(number: Any) -> list[Any]:
 class Last:
     """Such a local while the loop is traced again. Not ``ready`` if the vector is not found."""
 
-    def __init__(self, tx: InstructionTranslatorBase, behind: Behind, documents: Any) -> None:
-        self.tx, self.behind, self.documents = tx, behind, documents
-        vector = entries_ahead(tx, behind.vector, behind.ahead, documents)
-        self.ready = vector is not None
-        if vector is not None and behind.whole:
-            self.boundaries = emit(tx, operator.getitem, node_called(tx, behind.whole), slice(None))
-        elif vector is not None:
-            if behind.plus:
-                vector = emit(tx, operator.add, vector, behind.plus).as_proxy()
-            self.boundaries = emit(tx, torch.nn.functional.pad, vector, (1, 0))
+    def __init__(self, region: Region, behind: Behind) -> None:
+        self.region, self.tx, self.behind, self.documents = region, region.tx, behind, region.length
+        self.boundaries: Any = self._boundaries(behind)
+        self.ready = self.boundaries is not None
+
+    def _boundaries(self, behind: Behind) -> Any:
+        """The local's values for all documents, and behind the last; None if the vector is not found."""
+        tx, vector = self.tx, entries_ahead(self.tx, behind.vector, behind.ahead, self.documents)
+        if vector is None:
+            return None
+        if behind.whole:
+            return emit(tx, operator.getitem, node_called(tx, behind.whole), slice(None))
+        if behind.plus:
+            vector = emit(tx, operator.add, vector, behind.plus).as_proxy()
+        return emit(tx, torch.nn.functional.pad, vector, (1, 0))
+
+    def follow(self, value: Any) -> None:
+        """Go by the vector of which the first document has left the local an entry, if it is another."""
+        index = self.index.as_proxy().node
+        found = None if self.behind.whole else _entry(value, index, index)
+        if found in (None, self.behind):
+            return
+        known: Any = found
+        boundaries = self.region.in_front(("behind", known), lambda: self._boundaries(known))
+        alike = boundaries is not None and example(boundaries).dtype == example(self.boundaries).dtype
+        if alike and known.plus == self.behind.plus:
+            self.boundaries.as_proxy().node.replace_all_uses_with(boundaries.as_proxy().node)
+            self.behind, self.boundaries = known, boundaries
 
     def after(self) -> Any:
         """Where the last document ends."""

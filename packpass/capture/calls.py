@@ -22,6 +22,7 @@ from packpass.capture import (
     flags,
     images,
     joins,
+    layers,
     lifted,
     masked,
     number_lists,
@@ -104,7 +105,7 @@ def call_method(tx: Any, method: GetAttrVariable, args: list[Any], kwargs: dict[
         number_lists.seen(tx, value.realize())
     if name == "tolist":
         row_entries.watch(tx, tensor)
-        listed = row_entries.listed(tx, tensor)
+        listed = row_entries.listed(tx, tensor) or layers.listed(tx, tensor)
         if listed is not None:
             return listed
     if name == "item" and current_frame().seeks and is_scalar(tensor):

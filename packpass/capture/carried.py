@@ -4,25 +4,32 @@ Offsets (`packpass.capture.offsets`), the last document's end (`packpass.capture
 (`packpass.capture.totals`), rows and lists that get longer (`packpass.capture.grown`). The first trace of a frame
 learns how each such local changes; in the next trace its value for document i is made from i, each iteration must leave
 what was learned, and what the local holds after the loop is made from the number of documents.
+
+Code that is called for every layer, or stands in a loop over rows, has the same loop several times, each with a
+beginning of its own, and over other tensors perhaps.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from packpass.capture.behind import Behind, Last, learn_behind
+from packpass.capture.behind import Behind, Last, begins_alike, learn_behind
+from packpass.capture.dynamo import SymNodeVariable
 from packpass.capture.grown import Grown, Lengthening, Relisting, growing, learn_grown
 from packpass.capture.offsets import Offset, Running, is_looked_at
 from packpass.capture.offsets import learn as learn_offset
-from packpass.capture.tallies import Tally, learn_tally
+from packpass.capture.tallies import Tally, learn_tally, number
 from packpass.capture.totals import Adding, Count, Counting, Total, learn_count, learn_total
+from packpass.capture.watched import Poison
 
 if TYPE_CHECKING:
     from packpass.capture.region import Region
 
-Learned = Offset | Behind | Count | Total | Grown | int
-"""An int: the first value of a number that a branch decides about (`packpass.capture.tallies`)."""
+Learned = Offset | Behind | Count | Total | Grown | int | SymNodeVariable
+"""An int, or what an earlier loop has counted up to: the first value of a number that a branch decides about
+(`packpass.capture.tallies`)."""
 
 
 def learn(before: dict[str, Any], after: list[dict[str, Any]], region: Region, names: set[str]) -> dict[str, Any]:
@@ -44,6 +51,24 @@ def learn(before: dict[str, Any], after: list[dict[str, Any]], region: Region, n
     return {name: of(name) for name in names}
 
 
+def _as_it_begins(how: Learned, before: Any) -> Learned | None:
+    """What was learned, for a loop that begins with another value: code that is run several times, in a loop over
+    layers say, has a loop over documents each time. None if nothing is known for that value."""
+    value = None if before is None else before.realize()
+    first = value if isinstance(value, SymNodeVariable) else number(value)
+    if isinstance(how, (Offset, Count)):
+        return None if first is None else dataclasses.replace(how, first=first)
+    if isinstance(how, Behind):
+        return how if begins_alike(how, value) else None
+    return first if isinstance(how, int) else how
+
+
+class _Otherwise:
+    """In place of what is known of a local that begins with a value of which nothing is known."""
+
+    ready = False
+
+
 WHOLES = (Adding, Lengthening, Relisting)
 """What makes a value that the program has, whether or not somebody asks for it."""
 
@@ -60,19 +85,25 @@ class Carried:
         """Locals, and what makes their value; offsets that grow alike are one."""
         offsets: dict[Offset, list[str]] = {}
         for name in learned.keys() & before.keys():
+            held = before[name]
+            if isinstance(held, Poison) and held.make is not None:
+                before[name] = held = held.made()  # what an earlier loop has left, made as somebody asks for it
             # A number that was learned as what a local begins with is guarded only where somebody looks at it.
-            before[name].realize()
-        for name, how in learned.items():
-            if isinstance(how, Offset) and how in offsets:
+            held.realize()
+        for name, learned_how in learned.items():
+            how = _as_it_begins(learned_how, before.get(name))
+            if how is None:
+                self.names.append(([name], _Otherwise()))
+            elif isinstance(how, Offset) and how in offsets:
                 offsets[how].append(name)
             elif isinstance(how, Offset):
                 offsets[how] = [name]
                 self.names.append((offsets[how], Running(region, how)))
             elif isinstance(how, Behind):
-                self.names.append(([name], Last(region.tx, how, region.length)))
+                self.names.append(([name], Last(region, how)))
             elif isinstance(how, Count):
                 self.names.append(([name], Counting(region, how)))
-            elif isinstance(how, int):
+            elif isinstance(how, (int, SymNodeVariable)):
                 self.names.append(([name], Tally(region, how)))
             elif isinstance(how, Grown):
                 self.names.append(([name], growing(region, how, before[name].realize())))
@@ -93,6 +124,13 @@ class Carried:
             for name in names:
                 self.frame.symbolic_locals.give(name, made.start)
         return []
+
+    def follow(self) -> None:
+        """The first iteration says which tensors this loop reads; what was learned may name those of another time."""
+        for names, made in self.names:
+            value = dict.get(self.frame.symbolic_locals, names[0])
+            if isinstance(made, (Running, Last)) and value is not None:
+                made.follow(value.realize())
 
     def offset_at(self, value: Any) -> Running | None:
         """The offset that a number is, counted on by the document's length."""

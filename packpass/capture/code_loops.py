@@ -7,10 +7,11 @@ order of instructions: a loop is what some instruction jumps back to, and its te
 from __future__ import annotations
 
 import dis
+import types
 from typing import Any
 
 from packpass.capture.state import current_frame, location_of, note
-from packpass.decisions.location import shorten
+from packpass.decisions.location import is_library, shorten
 
 _FILLERS = ("NOP", "CACHE", "NOT_TAKEN", "TO_BOOL")
 _DRIVEN = ("FOR_ITER", "SEND", "YIELD_FROM")
@@ -35,6 +36,22 @@ def line_of_loop(tx: Any) -> str | None:
     """Where the loop of its frame begins that the instruction which is traced is part of; None if there is none."""
     first = _loop_around(tx)
     return None if first is None else shorten(tx.f_code.co_filename, _line(tx.instructions[first]))
+
+
+def is_gone_over(tx: Any) -> bool:
+    """Does a loop of the user's go over what the call that is traced returns, perhaps with other things beside it?"""
+    if is_library(tx.f_code.co_filename):
+        return False
+    ahead = [instruction.opname for instruction in tx.instructions[tx.instruction_pointer or 0 :][:24]]
+    between = ahead[: ahead.index("GET_ITER")] if "GET_ITER" in ahead else ["STORE"]
+    return not any(name.startswith(("STORE", "UNPACK", "POP", "RETURN", "JUMP", "FOR_ITER")) for name in between)
+
+
+def holds_a_loop(tx: Any, head: Any) -> bool:
+    """Is there another loop, or a comprehension, in the body of the loop that begins with the instruction ``head``?"""
+    first = tx.indexof[head]
+    body = tx.instructions[first + 1 : tx.indexof[head.target]] if head.target is not None else []
+    return any(i.opname == "FOR_ITER" or isinstance(i.argval, types.CodeType) for i in body)
 
 
 def adds_in_place(instruction: Any) -> bool:

@@ -25,6 +25,7 @@ from packpass.capture.dynamo import (
     emit,
     example,
 )
+from packpass.capture.fills import Filled, entries_of
 from packpass.capture.lists import CollectedItems, is_collected, is_documents, items_of, numbers_of
 from packpass.capture.merges import cat_of, every_document, present_of, stack_of, stack_of_all
 from packpass.capture.sequences import collect
@@ -289,7 +290,10 @@ def _said(tx: Any, items: CollectedItems) -> Any:
 
 def _added_up(tx: Any, first: Any, values: list[Any]) -> Any:
     for value in values:
-        first = call(tx, operator.add, first, value)
+        if not isinstance(value, Filled):
+            first = call(tx, operator.add, first, value)
+        elif value.items.lacking or (first := total(tx, value.list, first)) is None:
+            raise value.items.refusal()
     return first
 
 
@@ -298,9 +302,11 @@ def truth(tx: Any, value: Any) -> Any:
     if not is_collected(value) or type(value.items) is not CollectedItems or value.items.listed is not None:
         return None
     every_document(value.items)
-    if value.items.before or value.items.after:
+    others = [*value.items.before, *value.items.after]
+    if len(entries_of(others)) < len(others):
         return constant(True)
-    return None if value.items.region.skips else call(tx, operator.ne, value.items.entries(), constant(0))
+    entries = count(tx, value)
+    return None if entries is None else call(tx, operator.ne, entries, constant(0))
 
 
 def numbers_in(tx: Any, value: Any) -> Any:
@@ -323,6 +329,12 @@ def count(tx: Any, items: Any = None) -> Any:
     every_document(value.items)
     if value.items.region.skips:
         return None
-    others = len(value.items.before) + len(value.items.after)
-    entries = value.items.alone().entries()
-    return call(tx, operator.add, entries, constant(others)) if others else entries
+    others = [*value.items.before, *value.items.after]
+    entries, filled = value.items.alone().entries(), entries_of(others)
+    for other in filled:
+        more = count(tx, other.list)
+        if more is None:
+            return None
+        entries = call(tx, operator.add, entries, more)
+    own = len(others) - len(filled)
+    return call(tx, operator.add, entries, constant(own)) if own else entries

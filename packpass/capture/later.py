@@ -82,9 +82,9 @@ def split(whole: Any, lengths: list[int], dim: int) -> tuple[Any, ...]:
 
 
 @untraced
-def between(before: list[Any], entries: list[Any], after: list[Any]) -> list[Any]:
-    """A list that the program has put entries of its own into."""
-    return [*before, *entries, *after]
+def together(*lists: list[Any]) -> list[Any]:
+    """A list that the program has put entries of its own into, or that several loops fill."""
+    return [*itertools.chain(*lists)]
 
 
 @untraced

@@ -19,9 +19,8 @@ from packpass.capture.dynamo import (
     call,
     constant,
     emit,
-    example,
 )
-from packpass.capture.lifted import same_for_all
+from packpass.capture.fills import Filled, fill_in
 from packpass.capture.rows import Rows, parts_of, rows_of
 from packpass.capture.state import Restart, active, current_frame, refuse
 from packpass.capture.tallies import (
@@ -29,7 +28,6 @@ from packpass.capture.tallies import (
     are_written,
     collect,
     end_of,
-    filled,
     number,
     read,
     row_of,
@@ -75,7 +73,8 @@ class CollectedItems(list[Any]):
         """Other lists of messages, whose entries follow."""
         self.before: list[Any] = []
         self.after: list[Any] = []
-        """Tensors of the program itself in the list, in front of the documents' entries and behind them."""
+        """Tensors of the program itself in the list, and what other loops have filled in, in front of the documents'
+        entries and behind them."""
         self._present: Any = None
         self._count: Any = None
         self._one: Any = None
@@ -157,7 +156,9 @@ class CollectedItems(list[Any]):
         """The loop is over: its entries become one value."""
         region = self.region
         if self.lacking:
-            self._fill()
+            current_frame().not_replayable = "a list lacks the documents that a branch leaves out"
+            if not fill_in(region, self.values, self.lacking):
+                raise self._refuse_count()
         if all(isinstance(value, TensorVariable) for values in self.values for value in values):
             self._tensors = True
             self._one = self._collect([values[0] for values in self.values]) if self.each == 1 else None
@@ -193,23 +194,6 @@ class CollectedItems(list[Any]):
             self.conditions = numbers
         else:
             self.numbers = call(region.tx, plain.of_tolist, numbers)
-
-    def _fill(self) -> None:
-        """Documents that the list lacks have an entry nevertheless, which is taken out again: zeros, or, where entries
-        are as long as their documents, none at all (the entry of another traced iteration says so)."""
-        current_frame().not_replayable = "a list lacks the documents that a branch leaves out"
-        present = next(values[0] for values in self.values if values)
-        if not isinstance(present, TensorVariable):
-            raise self._refuse_count()
-        fake = example(present)
-        begin = self.region.indices[0]
-        sizes = [size if isinstance(size, int) else same_for_all(self.region.tx, size, begin) for size in fake.shape]
-        for iteration in self.lacking:
-            if any(size is None for size in sizes):
-                self.values[iteration] = [present]
-                continue
-            known = {"dtype": fake.dtype, "device": fake.device}
-            self.values[iteration] = [filled(self.region, iteration, tuple(sizes), 0, **known)]
 
     def present(self) -> Any:
         """int64 ``[documents]``: how many entries of the list each document has left, where it lacks some."""
@@ -320,9 +304,16 @@ class CollectedItems(list[Any]):
         return self._between([*self._own(others), *self.before], self.after)
 
     def _own(self, others: Any) -> list[Any]:
+        if isinstance(others, CollectedItems) and (filled := others.as_filled()) is not None and self._tensors:
+            return [filled]
         if type(others) is not list or active.regions or not all(self.may_be_among(other) for other in others):
             raise self.refusal()
         return others
+
+    def as_filled(self) -> Filled | None:
+        """What stands for its entries in a longer list; None if these are no tensors."""
+        known = type(self) is CollectedItems and self.region.closed and self._tensors
+        return Filled(self.copied()) if known else None
 
     def __getitem__(self, index: Any) -> Any:
         found = nothing.entry(self, index)

@@ -26,7 +26,7 @@ from packpass.capture.dynamo import (
     wrap_fx_proxy,
 )
 from packpass.capture.state import active
-from packpass.capture.watch import is_scalar, is_unknown, watch_mask
+from packpass.capture.watch import is_scalar, is_unknown, is_vector, watch_data_size, watch_mask
 from packpass.semantics import family_of, op_name
 from packpass.semantics.effects import mutated_after
 from packpass.semantics.meaning import same_size
@@ -217,6 +217,8 @@ def watch(tx: Any, tensor: Any, key: Any) -> None:
     entries = [key.items[0].realize()] if _behind_mask(key) else _picking(tensor, key)
     if entries is not None:
         watch_mask(tx, entries[-1])
+        if is_vector(tensor):  # of lengths, perhaps, of which some stand for no document
+            watch_data_size(tx)
 
 
 def _without_rest(key: Any) -> Any:

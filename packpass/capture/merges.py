@@ -7,6 +7,7 @@ were appended: how many these are, is a number that the host reads.
 
 from __future__ import annotations
 
+import itertools
 import operator
 from typing import Any
 
@@ -14,8 +15,9 @@ import torch
 
 from packpass import markers
 from packpass._compat import statically_known_true
-from packpass.capture import one_size
-from packpass.capture.dynamo import call, constant, emit, example
+from packpass.capture import nothing, one_size
+from packpass.capture.dynamo import SymNodeVariable, call, constant, emit, example
+from packpass.capture.fills import Filled, entries_of
 from packpass.capture.lists import CollectedItems
 from packpass.capture.state import current_frame, location_of, refuse, restart
 from packpass.capture.watch import is_unknown
@@ -24,16 +26,44 @@ from packpass.capture.watch import is_unknown
 def among(tx: Any, items: CollectedItems, made: Any, at: int, stacked: bool = False) -> Any:
     """What was made of the documents' entries, between what is made of the others in the list."""
     if items.before or items.after:
-        sides = [[value.as_proxy() for value in side] for side in (items.before, items.after)]
-        if stacked:
-            sides = [[emit(tx, torch.stack, side, at).as_proxy()] if side else [] for side in sides]
+        sides = [_parts(tx, side, at, stacked) for side in (items.before, items.after)]
         return emit(tx, torch.cat, [*sides[0], made.as_proxy(), *sides[1]], at)
     return made
 
 
-def cat_of(tx: Any, items: CollectedItems, at: int) -> Any:
-    """``torch.cat`` of the entries."""
-    return among(tx, items, _documents_cat(tx, items.alone(), at, _has_others(items)), at)
+def _parts(tx: Any, values: list[Any], at: int, stacked: bool) -> list[Any]:
+    """What stands among the entries of a list at one end, to be joined: the proxies."""
+    parts = list[Any]()
+    for filled, side in itertools.groupby(values, lambda value: isinstance(value, Filled)):
+        if filled:
+            join = stack_of_all if stacked else cat_of
+            parts += [join(tx, value.items, at, others=True).as_proxy() for value in side]
+        else:
+            proxies = [value.as_proxy() for value in side]
+            parts += [emit(tx, torch.stack, proxies, at).as_proxy()] if stacked else proxies
+    return parts
+
+
+def cat_of(tx: Any, items: CollectedItems, at: int, others: bool = False) -> Any:
+    """``torch.cat`` of the entries; ``others``: they are some of a list that has more."""
+    _ensure_entries(tx, items, others)
+    return among(tx, items, _documents_cat(tx, items.alone(), at, others or _has_others(items)), at)
+
+
+def _ensure_entries(tx: Any, items: CollectedItems, others: bool) -> None:
+    """Torch makes nothing of a list without entries. How many a loop has left is data where the number of documents is,
+    and where several loops fill a list, one must have left something."""
+    values = [*items.before, *items.after]
+    filled = entries_of(values)
+    if others or len(filled) < len(values) or (items.lacking and not filled):
+        return
+    number = items.alone().entries()
+    for value in filled:
+        number = call(tx, operator.add, number, value.items.alone().entries())
+    count = number.sym_num if isinstance(number, SymNodeVariable) else number.as_python_constant()
+    if is_unknown(count) and not statically_known_true(count > 0):
+        some = call(tx, torch.scalar_tensor, call(tx, operator.gt, number, constant(0)))
+        nothing.ensure(tx, some, "expected a non-empty list of tensors")
 
 
 def _has_others(items: CollectedItems) -> bool:
@@ -62,15 +92,18 @@ def stack_of(tx: Any, items: CollectedItems, at: int, present: bool = True, some
     first = collected.as_proxy().node.args[0].meta["example_value"]
     sizes = zip(example(collected).shape, first.shape, strict=True)
     if any(is_unknown(size) and not statically_known_true(size == own) for size, own in sizes):
-        raise refuse("list-use", "documents of different lengths cannot be stacked", location_of(tx))
+        reason = "documents of different lengths cannot be stacked"
+        raise refuse("list-use", reason, location_of(tx), items.region.key)
     op = markers.LIST_STACK if items.each == 1 else markers.LIST_JOIN
     made = emit(tx, op, collected.as_proxy(), at, items.region.length.as_proxy(), bool(items.lacking) and some)
     return present_of(tx, items, made, at, some) if present else made
 
 
-def stack_of_all(tx: Any, items: CollectedItems, at: int) -> Any:
-    """``torch.stack`` of the entries."""
-    return among(tx, items, stack_of(tx, items.alone(), at, some=not _has_others(items)), at, stacked=True)
+def stack_of_all(tx: Any, items: CollectedItems, at: int, others: bool = False) -> Any:
+    """``torch.stack`` of the entries; ``others``: they are some of a list that has more."""
+    _ensure_entries(tx, items, others)
+    some = not (others or _has_others(items))
+    return among(tx, items, stack_of(tx, items.alone(), at, some=some), at, stacked=True)
 
 
 def every_document(items: CollectedItems) -> None:

@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Offset:
-    """``local += step(... lengths[i])``, from ``first`` on.
+    """``local += step(... lengths[i])``, from ``first`` on, a number of the program or where an earlier loop has ended.
 
     ``lengths``: name of the graph node of a list's numbers. ``made``: where the local grows by something else that the
     document's numbers make (`packpass.capture.entries`), how; there are no lengths then. ``dtype``: that of a local
     which is a tensor of one number.
     """
 
-    first: int
+    first: Any
     lengths: str
     steps: Steps
     made: Any = None
@@ -120,18 +120,47 @@ class Running:
         of_rows = offset.made is not None and not holds_entries(offset.made)
         self.is_length = not of_rows
         """Is the number that is added the document's length, and not a product of sizes?"""
+        self.boundaries: Any = self._boundaries(offset)
+        self.ready = self.boundaries is not None
+
+    def _boundaries(self, offset: Offset) -> Any:
+        """The local's values for all documents, and behind the last; None if the lengths are not found."""
+        tx = self.tx
         if offset.made is None:
             lengths = stepped(tx, offset.lengths, offset.steps)
         else:
-            lengths = vector_of(tx, offset.made, region.length)
-        self.ready = lengths is not None
-        if self.ready:
-            ends = emit(tx, torch.cumsum, lengths, 0)
-            self.boundaries = emit(tx, torch.nn.functional.pad, ends.as_proxy(), (1, 0))
-            if offset.first:
-                self.boundaries = emit(tx, operator.add, self.boundaries.as_proxy(), offset.first)
-            if offset.dtype is not None:
-                self.boundaries = self.boundaries.call_method(tx, "to", [constant(offset.dtype)], {})
+            lengths = vector_of(tx, offset.made, self.documents)
+        if lengths is None:
+            return None
+        ends = emit(tx, torch.cumsum, lengths, 0)
+        boundaries = emit(tx, torch.nn.functional.pad, ends.as_proxy(), (1, 0))
+        if isinstance(offset.first, SymNodeVariable):
+            boundaries = emit(tx, operator.add, boundaries.as_proxy(), offset.first.as_proxy())
+        elif offset.first:
+            boundaries = emit(tx, operator.add, boundaries.as_proxy(), offset.first)
+        return boundaries if offset.dtype is None else boundaries.call_method(tx, "to", [constant(offset.dtype)], {})
+
+    def follow(self, value: Any) -> None:
+        """Go by the lengths that the first document has added to the local, if these are others."""
+        index, begin, grown = _node(self.index), self.region.indices[0], added(value, self.start)
+        if index is None:
+            return
+        if grown is None:
+            empty = {length_of(node, index) for node in self.region.without_slots(self.region.iteration)}
+            found: Any = empty.pop() if is_unchanged(value, self.start) and len(empty) == 1 else None
+        else:
+            found = _made(grown, index, begin) if self.offset.made is not None else length_of(grown, index)
+        if found is None or found in (self.offset.made, (self.offset.lengths, self.offset.steps)):
+            return
+        by_entries = self.offset.made is not None and (holds_entries(found) is self.is_length)
+        if not by_entries and self.offset.made is not None:
+            return
+        known = {"made": found} if by_entries else {"lengths": found[0], "steps": found[1]}
+        offset = dataclasses.replace(self.offset, **known)
+        boundaries = self.region.in_front(("offset", offset), lambda: self._boundaries(offset))
+        if boundaries is not None and example(boundaries).dtype == example(self.boundaries).dtype:
+            self.boundaries.as_proxy().node.replace_all_uses_with(boundaries.as_proxy().node)
+            self.offset, self.boundaries = offset, boundaries
 
     def after(self) -> Any:
         """Where the last document ends."""

@@ -32,6 +32,7 @@ from packpass.capture.dynamo import (
     emit,
     variable,
 )
+from packpass.capture.fills import Filled
 from packpass.capture.joins import numbers_in
 from packpass.capture.lists import CollectedItems, is_collected, is_documents, items_of
 from packpass.capture.merges import every_document, stack_of
@@ -139,10 +140,26 @@ def _entries_behind(tx: Any, value: Any, made: Made) -> Any:
     entries = _entries(tx, items.alone(), made)
     if entries is None:
         return None
-    if items.before or items.after:
-        sides = [ListVariable(list(side), mutation_type=ValueMutationNew()) for side in (items.before, items.after)]
-        entries = later.Later(later.between, [sides[0], entries, sides[1]])
+    sides = [_others(tx, side, made) for side in (items.before, items.after)]
+    if None in sides:
+        return None
+    if any(sides):
+        entries = later.Later(later.together, [*(sides[0] or ()), entries, *(sides[1] or ())])
     return _as(tx, value.python_type(), entries)
+
+
+def _others(tx: Any, values: list[Any], made: Made) -> list[Any] | None:
+    """What else is in such a list, at one of its ends, as lists."""
+    found = list[Any]()
+    for value in values:
+        filled = isinstance(value, Filled)
+        one = (
+            _entries_behind(tx, value.list, made) if filled else ListVariable([value], mutation_type=ValueMutationNew())
+        )
+        if one is None:
+            return None
+        found.append(one)
+    return found
 
 
 def _entries(tx: Any, items: CollectedItems, made: Made) -> Any:

@@ -12,9 +12,10 @@ import sympy
 import torch
 
 from packpass import markers
-from packpass._compat import free_unbacked_symbols, hint_of
+from packpass._compat import free_unbacked_symbols, hint_of, values_of
 from packpass.capture import (
     joins,
+    layers,
     lone,
     number_lists,
     one_by_one,
@@ -83,6 +84,9 @@ def _range(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if len(args) == 3 and number_of(args[2]) != 1:
         return _steps(tx, *args)
     start, stop = (constant(0), args[0]) if len(args) == 1 else args[:2]
+    if layers.is_one(tx):
+        return None
+    layers.watch_count(tx, start, stop)
     if all(a.is_python_constant() for a in (start, stop)):
         n = stop.as_python_constant()
         if isinstance(n, int) and n >= 1:
@@ -171,6 +175,11 @@ def _shortest(tx: Translator, items: list[Any], what: str, strict: bool) -> Any:
         length = length_of(tx, item)
         watch.settle(length, shortest)
         difference = _settled(length, shortest, sympy.sympify(expression(length) - expression(shortest)))
+        apart = None if strict or difference.is_Integer else values_of(tx.output.shape_env, difference)
+        if apart and (min(apart) >= 0 or max(apart) <= 0):
+            difference = sympy.Integer(
+                max(apart) or min(apart)
+            )  # where they differ, it is always the same that is longer
         if not difference.is_Integer or (strict and difference != 0):
             lengths = f"{expression(shortest)} and {expression(length)}"
             reason = f"{what} of sequences whose lengths are not provably equal ({lengths})"

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 from torch import fx
 
 from packpass import markers
-from packpass._compat import forget_since, ranges_of_unbacked, transforms_open
-from packpass.capture import defaults
+from packpass._compat import forget_since, hint_of, ranges_of_unbacked, transforms_open
+from packpass.capture import code_loops, defaults
 from packpass.capture.carried import Carried, learn
 from packpass.capture.dynamo import (
     ContextWrappingVariable,
     GenericContextWrappingVariable,
     ListVariable,
+    SymNodeVariable,
     TensorVariable,
     ValueMutationNew,
     VariableTracker,
@@ -126,8 +127,15 @@ def _check_hooks(location: str) -> None:
         raise refuse("hooks-dead", reason, location)
 
 
+MOST_LAYERS = 16
+"""How often a loop with loops over documents in its body may run, to be traced as often."""
+
+
 class Region:
     """A symbolic loop that is being traced."""
+
+    has_inner = False
+    """Is there another loop in what the body calls?"""
 
     def __init__(
         self, tx: InstructionTranslatorBase, iterator: VariableTracker, length: VariableTracker, location: str
@@ -195,6 +203,12 @@ class Region:
         """The loop, by its place in the code."""
         return self.tx.f_code, self.head.offset
 
+    def may_be_layers(self) -> bool:
+        """Is there another loop in its body, so that documents may be inside, and does it run a few times now?"""
+        length = self.length.sym_num if isinstance(self.length, SymNodeVariable) else self.length.as_python_constant()
+        few = (hint_of(length) or MOST_LAYERS + 1) <= MOST_LAYERS
+        return few and (self.has_inner or code_loops.holds_a_loop(self.tx, self.head))
+
     def frame(self, index: int) -> tuple[Any, Accesses, list[dict[str, Any]]]:
         """A live frame, what was read and written in it, and what its locals held before the loop and after each
         iteration."""
@@ -258,6 +272,8 @@ class Region:
     def end_iteration(self) -> None:
         for items in self.lists:
             items.end_iteration(self.iteration)
+        if not self.iteration:
+            self.known.follow()
         if changed := self.known.end():
             raise self._refuse_carried(changed)
         self._after.append([dict(frame.symbolic_locals) for frame, _ in self._frames])
@@ -338,16 +354,30 @@ class Region:
     def adopt_list(self, variable: Any) -> bool:
         """May the body append to this list, created outside the loop? Only if it is new, and holds tensors if any."""
         items = variable.items if type(variable) is ListVariable else None
+        if isinstance(items, CollectedItems) and items.region is self:
+            return True
         if isinstance(items, CollectedItems):
-            return items.region is self
+            filled = items.as_filled() if len(active.regions) == 1 and _is_new(variable) else None
+            if filled is not None:
+                self._fill(variable).before = [filled]
+            return filled is not None
         if items is None or variable.source is not None or len(active.regions) != 1:
             return False
-        if not isinstance(variable.mutation_type, ValueMutationNew):
-            return False  # a default of a function has no source either, before torch 2.12
+        if not _is_new(variable):
+            return False
         if not all(isinstance(entry.realize(), TensorVariable) for entry in items):
             learn_numbers(self, variable)
             return False
-        variable.items = CollectedItems(self)
-        variable.items.before = list(items)
-        self.lists.append(variable.items)
+        self._fill(variable).before = list(items)
         return True
+
+    def _fill(self, variable: Any) -> CollectedItems:
+        """The items of a list that the loop fills from now on."""
+        variable.items = CollectedItems(self)
+        self.lists.append(variable.items)
+        return variable.items
+
+
+def _is_new(variable: Any) -> bool:
+    """Has the program made the list? (A default of a function has no source either, before torch 2.12.)"""
+    return variable.source is None and isinstance(variable.mutation_type, ValueMutationNew)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from packpass._compat import hint_of
-from packpass.capture import sized
+from packpass.capture import layers, sized
 from packpass.capture import watch as vectors
 from packpass.capture.code_loops import line_of_loop
 from packpass.capture.dynamo import ListVariable, TensorVariable, call, constant, example
@@ -22,7 +22,7 @@ def watch(tx: Any, scalar: Any) -> None:
     """A number is about to be read from an entry of a row of sizes, in such a loop. The frame is traced again as
     one that goes over rows of sizes."""
     frame = current_frame()
-    if frame.row_sizes or not loops_are_sought() or not (active.regions or line_of_loop(tx)):
+    if frame.row_sizes or frame.in_rows or not loops_are_sought() or not (active.regions or line_of_loop(tx)):
         return
     value = _matrix_of(scalar.as_proxy().node)
     if value is None or not 1 <= (hint_of(value.shape[1]) or 0) <= MOST_COLUMNS or (hint_of(value.shape[0]) or 0) < 2:
@@ -68,6 +68,7 @@ def listed(tx: Any, row: Any) -> Any:
     of_matrix = isinstance(source, torch.fx.Node) and example_of(source).dim() == 2
     if not of_matrix or len(size) != 1 or node < active.regions[-1].indices[-1]:
         return None
+    layers.watch_numbers(tx)
     columns = int(size[0])  # an input of many lengths has dimensions of any size; a list has one length
     entries = [call(tx, operator.getitem, row, constant(k)).realize() for k in range(columns)]
     numbers = [sized.number(tx, entry) for entry in entries]

@@ -10,10 +10,20 @@ import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import sympy
-import torch
-
-from packpass.capture import arrays, edges, lone, nothing, number_lists, plain, plain_nested, plain_parts, sized, watch
+from packpass.capture import (
+    arrays,
+    edges,
+    layers,
+    lone,
+    nothing,
+    number_lists,
+    part_ends,
+    plain,
+    plain_nested,
+    plain_parts,
+    sized,
+    watch,
+)
 from packpass.capture.columns import columns_of
 from packpass.capture.dynamo import (
     ConstDictVariable,
@@ -28,7 +38,6 @@ from packpass.capture.dynamo import (
     call,
     constant,
     current_scope_id,
-    emit,
     expression,
     variable,
 )
@@ -64,6 +73,8 @@ def documents_of(tx: Translator, value: Any) -> Any:
         return looped_over_again(tx, items)
     if isinstance(value, NumpyNdarrayVariable):
         return arrays.entries_of(tx, value, documents_of)
+    if isinstance(value, TensorVariable) and (watch.is_matrix(value) or watch.is_batch(value)) and layers.is_one(tx):
+        return None
     if isinstance(value, TensorVariable) and watch.is_matrix(value):
         columns = columns_over_documents(tx, value)
         return rows_of(tx, value) if columns is None else _of_columns(tx, columns, plain.of_vectors)
@@ -72,6 +83,8 @@ def documents_of(tx: Translator, value: Any) -> Any:
     if watch.is_jagged(value):
         offsets = value.call_method(tx, "offsets", [], {})
         return None if documents_of(tx, offsets) is None else call(tx, plain_nested.of_jagged, value)
+    if watch.is_vector(value):
+        layers.watch_vector(tx, value)
     if watch.is_vector(value) or watch.is_batch(value):
         if is_single(tx, value) or (is_column(value) and goes_over_rows(tx, value)):
             return call(tx, plain.of_tensor, value)
@@ -281,34 +294,6 @@ def _steps(tx: Translator, documents: Value, key: Value) -> Value:
     return constant(whole and (forward or (step == -1 and start is None)))
 
 
-def _ends_of_part(tx: Translator, lengths: Value, x: Value, dim: Value, i: Value) -> Value:
-    """`plain_parts.ends_of_part`; torch splits a tensor only where the lengths add up to its size."""
-    region, node = active.regions[-1], lengths.as_proxy().node
-
-    def made() -> Any:
-        ends = emit(tx, torch.cumsum, lengths.as_proxy(), 0)
-        size = x.call_method(tx, "size", [dim], {})
-        fits = emit(tx, operator.eq, emit(tx, torch.sum, lengths.as_proxy()).as_proxy(), size.as_proxy())
-        tx.output.create_proxy("call_function", torch._assert_async, (fits.as_proxy(), NOT_SPLIT), {})
-        return ends
-
-    ends = region.in_front(("ends", node, x.as_proxy().node, dim.as_python_constant()), made)
-    if not _counts_up(sympy.sympify(expression(i)), expression(region.index)):
-        return call(tx, plain_parts.part_by_length, ends, lengths, i)
-    pad = torch.nn.functional.pad
-    boundaries = region.in_front(("boundaries", node), lambda: emit(tx, pad, ends.as_proxy(), (1, 0)))
-    return call(tx, plain_parts.part_by_boundaries, boundaries, i)
-
-
-def _counts_up(number: Any, index: Any) -> bool:
-    """Is a number made of the loop's index, and of constants that are not negative?"""
-    coefficients = sympy.Poly(number, index).all_coeffs() if number.is_polynomial(index) else [None]
-    return all(c is not None and c.is_Integer and c >= 0 for c in coefficients)
-
-
-NOT_SPLIT = "packpass: the lengths that a tensor is split by do not add up to its size"
-
-
 def take(tx: Translator, documents: Any) -> Value:
     """`plain.take`; and where another iterator uses this one up."""
     if is_once(documents):
@@ -356,7 +341,7 @@ QUESTIONS: dict[Any, Callable[..., Any]] = {
     plain.bounds: _bounds,
     plain.front: _front,
     plain.steps: _steps,
-    plain_parts.ends_of_part: _ends_of_part,
+    plain_parts.ends_of_part: part_ends.ends_of_part,
     plain.take: take,
     plain.refuse_use: _refuse_use,
 }

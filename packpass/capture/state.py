@@ -27,6 +27,7 @@ from packpass.capture.dynamo import (
     TensorifyScalarRestartAnalysis,
     UnspecializeRestartAnalysis,
 )
+from packpass.capture.trace import Trace
 from packpass.decisions.location import is_library, shorten
 from packpass.decisions.records import Refusal, RefusedError, record
 from packpass.layout.sources import LayoutError
@@ -136,6 +137,13 @@ class FrameState:
     number? None: no more, it was refused."""
     lone_ranges: bool | None = False
     """Is such a loop one over ``range(1)``, which may as well be over layers? None: no more."""
+    layers: set[str] | None = dataclasses.field(default_factory=set)
+    """Lines of loops that run documents inside of them and are traced as they are written, see
+    `packpass.capture.layers`. None: no more, that was refused."""
+    in_rows: bool = False
+    """May documents be those of one row of a matrix, so that a row of it is a vector like others?"""
+    assumed: set[str] = dataclasses.field(default_factory=set)
+    """Lines of loops that are taken for loops over documents because of how often they run now."""
     lone_at: set[str] = dataclasses.field(default_factory=set)
     """Lines with such loops that go by entries of a vector of integers."""
     apart: bool = False
@@ -178,60 +186,6 @@ class FrameState:
     def seeks(self) -> bool:
         """Is it still looked for what tells that a loop is over documents?"""
         return self.mode is Mode.PROBE or (self.mode is Mode.SYMBOLIC and self.only_numbers and not self.masks)
-
-
-@dataclasses.dataclass
-class Trace:
-    """What is known about values of the traced program, from the start of one trace of a frame to its end."""
-
-    arguments: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """Arguments of the frame, before the code assigns to their names."""
-    callers: dict[Any, Any] = dataclasses.field(default_factory=dict)
-    """A sequence that is a list of the caller's -> where that comes from."""
-    lengths: list[tuple[Any, Any, Any]] = dataclasses.field(default_factory=list)
-    """Source of such a list, what it is now, and the list of its lengths."""
-    regions: dict[Any, Region] = dataclasses.field(default_factory=dict)
-    """Iterator over documents -> the loop that it drives."""
-    lent: set[Any] = dataclasses.field(default_factory=set)
-    """Lists of numbers that something was made of, which must not grow any more."""
-    spent: set[Any] = dataclasses.field(default_factory=set)
-    """Iterators over documents that somebody has gone through."""
-    requests: dict[Any, tuple[Region, int, int]] = dataclasses.field(default_factory=dict)
-    """Point-to-point request -> the loop and its iteration that made it, and its number in the graph."""
-    born: dict[Any, Region | None] = dataclasses.field(default_factory=dict)
-    """Iterator or generator -> the loop in which it was made."""
-    consumers: dict[Any, Any] = dataclasses.field(default_factory=dict)
-    """Frame of a generator -> the frame with the loop that runs it."""
-    alive: set[str] = dataclasses.field(default_factory=set)
-    """Hooks that torch has called."""
-    messages: dict[Any, Any] = dataclasses.field(default_factory=dict)
-    """``P2POp`` -> its arguments."""
-    taken: dict[Any, None] = dataclasses.field(default_factory=dict)
-    """Tensors of one number in whose place the number stands (`packpass.capture.sized`)."""
-    whiles: dict[Any, Any] = dataclasses.field(default_factory=dict)
-    """Frame, and where the body of a ``while`` in it begins -> the loop over documents that it is, or None."""
-    iterators: dict[Any, Any] = dataclasses.field(default_factory=dict)
-    """``zip`` and the like over documents -> the iterator by which ``next`` goes over it."""
-    exits: dict[Any, Any] = dataclasses.field(default_factory=dict)
-    """Iterator over documents that ``next`` advances -> the frame, and where None leads in it."""
-    chunks: dict[Any, Any] = dataclasses.field(default_factory=dict)
-    """The parts that ``chunk`` makes of a document -> the arguments of their marker; None for those of ``split``."""
-    pieces: dict[Any, Any] = dataclasses.field(default_factory=dict)
-    """The same -> those that are taken by their numbers."""
-    slices: dict[Any, Any] = dataclasses.field(default_factory=dict)
-    """What is cut, and how -> the size and the offset that were made up for it."""
-    rows: list[Any] = dataclasses.field(default_factory=list)
-    """The lengths of the rows that are cut into documents, each once."""
-    summed: dict[Any, Any] = dataclasses.field(default_factory=dict)
-    """The graph that is traced, a function, and the tensor that a list of numbers is read from -> the number made."""
-    counted: dict[Any, tuple[str, Any]] = dataclasses.field(default_factory=dict)
-    """Node of the numbers of all rows (`packpass.capture.row_numbers`) -> their name, and the vector."""
-    listed: set[Any] = dataclasses.field(default_factory=set)
-    """Sequences of which ``list`` was made, which are taken for it."""
-    hands_on: bool = False
-    """See `hands_on`."""
-    edge: Any = None
-    """The branch on a document's number whose way for most documents is traced (`packpass.capture.edges`)."""
 
 
 class _Active(threading.local):
@@ -335,6 +289,39 @@ def without_lone_document(reason: str) -> Restart | None:
     return _from_the_start(frame, f"without a loop over one document: {reason}")
 
 
+def with_layers(key: Any, reason: str) -> Restart | None:
+    """If a loop was taken for one over documents that may be another, with documents inside of it, trace it as it is
+    written before anything is refused."""
+    frame, found = active.frame, [region for region in active.trace.regions.values() if region.key == key]
+    where = found[-1].location if found else None
+    if frame is None or frame.layers is None or where not in frame.assumed or not found[-1].may_be_layers():
+        return None
+    return as_layers(frame, where, reason)
+
+
+def as_layers(frame: FrameState, where: str, reason: str) -> Restart | None:
+    """Trace the loop at that line as it is written; None if that was tried."""
+    if frame.layers is None or where in frame.layers:
+        return None
+    frame.layers.add(where)
+    return _with_rows(frame, True, f"the loop at {where} is traced as it is written: {reason}")
+
+
+def without_layers(reason: str) -> Restart | None:
+    """If such loops are traced as they are written and something was refused, do without that."""
+    frame = active.frame
+    if frame is None or not frame.in_rows:
+        return None
+    frame.layers = None
+    return _with_rows(frame, False, f"loops with documents inside are taken for loops over documents again: {reason}")
+
+
+def _with_rows(frame: FrameState, in_rows: bool, reason: str) -> Restart:
+    frame.in_rows, frame.data_sizes = in_rows, False
+    frame.row_sizes = frame.single_rows = False
+    return _from_the_start(frame, reason)
+
+
 def _from_the_start(frame: FrameState, reason: str) -> Restart:
     """Forget what was learned of the loops of a frame."""
     frame.mode, frame.only_numbers = Mode.PROBE, False
@@ -354,11 +341,12 @@ def refuse(code: str, reason: str, location: str, loop: Any = None) -> Restart:
     frame = active.frame
     if frame is not None and frame.lone and location in frame.lone_at:
         note(code, reason, location)
-    again = without_lone_document(f"{code}: {reason}") or without_data_sizes(f"{code}: {reason}")
+    key = loop or (active.regions[-1].key if active.regions else None)
+    why = f"{code}: {reason}"
+    again = without_lone_document(why) or with_layers(key, why) or without_data_sizes(why) or without_layers(why)
     if again is not None:
         return again
     note(code, reason, location)
-    key = loop or (active.regions[-1].key if active.regions else None)
     if frame is not None and key is not None and key not in frame.left and captured_before(key):
         frame.left.add(key)
         return restart(f"the graph ends in front of a loop: {code}: {reason}")

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from packpass import markers
-from packpass.capture import edges, masked
+from packpass.capture import edges, layers, masked
 from packpass.capture.dynamo import (
     ConstantVariable,
     NumpyNdarrayVariable,
@@ -47,6 +47,9 @@ def index_by_number(tx: Any, self: Any, name: str, args: Any) -> Any:
     fake = example(self)
     if not isinstance(fake, torch.Tensor):
         return None
+    shared = layers.picked_first(tx, self, key) if name == "__getitem__" else None
+    if shared is not None:
+        return shared
     kept = single_row(tx, self, key) if name == "__getitem__" else None
     if kept is not None:
         return kept

@@ -136,7 +136,7 @@ class Tally:
 
     ready = True
 
-    def __init__(self, region: Region, first: int) -> None:
+    def __init__(self, region: Region, first: Any) -> None:
         self.region, self.first = region, first
         self.shares: list[Any] = []
 
@@ -166,7 +166,9 @@ class Tally:
         """The number after the loop."""
         tx = self.region.tx
         added = read(tx, tally(self.region, self.shares))
-        return call(tx, operator.add, added, constant(self.first)) if self.first else added
+        if isinstance(self.first, int):
+            return call(tx, operator.add, added, constant(self.first)) if self.first else added
+        return call(tx, operator.add, added, self.first)
 
 
 def share_of(node: fx.Node, before: Any) -> Any:

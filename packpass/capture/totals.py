@@ -60,9 +60,10 @@ class Total:
 
 @dataclasses.dataclass(frozen=True)
 class Count:
-    """``local += step``, from ``first`` on, both numbers of the program."""
+    """``local += step``, from ``first`` on, both numbers of the program; ``first`` may be what another loop has counted
+    up to."""
 
-    first: int
+    first: Any
     step: int
 
 
@@ -145,7 +146,9 @@ class Counting:
         """The counter when ``documents`` have been counted."""
         tx, first, step = self.region.tx, self.count.first, self.count.step
         counted = documents if step == 1 else call(tx, operator.mul, documents, constant(step))
-        return counted if first == 0 else call(tx, operator.add, counted, constant(first))
+        if type(first) is int:
+            return counted if first == 0 else call(tx, operator.add, counted, constant(first))
+        return call(tx, operator.add, counted, first)
 
 
 def _is_sum(value: Any, start: Any, step: int) -> bool:

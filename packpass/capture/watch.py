@@ -32,14 +32,17 @@ MOST_COLUMNS = 8
 def vectors(tx: Any, rank: int = 1) -> dict[str, Any]:
     """Every 1-D integer input so far, the only things that can be boundaries: name of its source -> length.
 
-    ``rank=2``: every matrix of integers, the only things that can be sizes of documents -> number of rows.
+    ``rank=2``: every matrix of integers, the only things that can be sizes of documents -> number of rows. Where loops
+    over rows are traced as they are written, a row is a vector, and a matrix has the length of that.
     """
     found = {}
+    ranks = {1: 0, 2: 1} if rank == 1 and current_frame().in_rows else {rank: 0}
     for node in tx.output.root_tracer.graph.find_nodes(op="placeholder"):
         value, argument = node.meta.get("example_value"), node.meta.get("grapharg")
-        if isinstance(value, torch.Tensor) and value.dim() == rank and value.dtype in INDEX_DTYPES:
-            if argument is not None and argument.source is not None and hint_of(value.shape[0]) != 0:
-                found[source_name(argument.source)] = value.shape[0]
+        if isinstance(value, torch.Tensor) and value.dim() in ranks and value.dtype in INDEX_DTYPES:
+            size = value.shape[ranks[value.dim()]]
+            if argument is not None and argument.source is not None and hint_of(size) != 0:
+                found[source_name(argument.source)] = size
     given = current_frame().given.items()
     return found | {name: one.count for name, one in given if one.rank == rank}
 
@@ -180,11 +183,13 @@ def loop_mode_for_symint(tx: Any, expr: Any) -> bool:
         known = frame.row_sizes or is_size_of_a_vector(tx, expr) or is_largest_number(tx, expr)
         return frame.mode is Mode.SYMBOLIC and known
     names = {*vectors(tx), *(vectors(tx, rank=2) if frame.row_sizes else ()), *batches(tx), *frame.batches}
+    along = vectors(tx, rank=2) if frame.in_rows else {}
     env = tx.output.shape_env
     for symbol in getattr(expr, "free_symbols", ()):
         for source in env.var_to_sources.get(symbol, ()):
             base = getattr(source, "base", None)
-            rows = not getattr(source, "idx", 0)  # of a matrix, how many there are, and not how wide they are
+            # Of a matrix, how many rows there are, and not how wide they are; but for those that are traced one by one.
+            rows = (getattr(source, "idx", 0) or 0) == int(base is not None and source_name(base) in along)
             if base is not None and rows and source_name(base) in names:
                 if frame.mode is Mode.PROBE:
                     symbolic = frame.options.symbolic_loops and group_is_on("symbolic-loops")

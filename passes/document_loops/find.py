@@ -50,7 +50,7 @@ from passes.document_loops.elsewhere import Elsewhere
 from passes.document_loops.filled_up import filled_up
 from passes.document_loops.fitting import Fit, fit_of
 from passes.document_loops.integers import Affine, Bound, Boundaries, Check, Index
-from passes.document_loops.lengths import same_length
+from passes.document_loops.lengths import is_length_or_more, same_length
 from passes.document_loops.looked_at import seen, sizes_are_known
 from passes.document_loops.machine import (
     Document,
@@ -366,7 +366,7 @@ def all_documents(machine: Machine, loop: LoopFound) -> Boundaries:
     if boundaries.made is not None:
         for bound in boundaries.made.bounds():
             spare = example(bound.of.node).shape[0] - bound.k
-            if bound.of.lengths or bound.k < 0 or not any(same_length(spare - more, count) for more in (0, 1)):
+            if bound.of.lengths or bound.k < 0 or not is_length_or_more(spare, count):
                 raise Refused("partial-coverage", "the loop does not visit every document", bound.of.node)
         return boundaries
     vector = example(boundaries.node)

@@ -6,13 +6,24 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from packpass._compat import hint_of, statically_known_true
+from torch import SymInt
+
+from packpass._compat import hint_of, statically_known_true, values_of
 
 
 def same_length(a: Any, b: Any) -> bool:
     """Are two sizes equal? Torch gives inputs of varying length one symbol each, even where their sizes agree; a loop
     that cuts both is the place to settle that they do (by a guard, as adding the two tensors would)."""
     return _settled(operator.eq, a, b)
+
+
+def is_length_or_more(size: Any, length: Any) -> bool:
+    """Has a vector one entry for each of so many documents, or one more, as boundaries have?"""
+    if any(same_length(size - more, length) for more in (0, 1)):
+        return True
+    difference = size - length
+    apart = values_of(difference.node.shape_env, difference.node.expr) if isinstance(difference, SymInt) else None
+    return apart is not None and apart <= {0, 1}
 
 
 def no_longer(a: Any, b: Any) -> bool:

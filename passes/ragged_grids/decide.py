@@ -106,6 +106,8 @@ def _is_row_number(node: fx.Node, body: set[fx.Node]) -> bool:
         return False
     seen: list[Any] = [node]
     for _ in range(3):
+        if seen[-1] not in body and _is_one_row(seen[-1]):
+            return False  # a row that was taken in front of the loop is a vector like others
         inputs = [n for n in seen[-1].all_input_nodes if isinstance(example(n), torch.Tensor)]
         if len(inputs) != 1:
             return False
@@ -119,6 +121,11 @@ def _is_row_number(node: fx.Node, body: set[fx.Node]) -> bool:
             vector = seen[-2] not in body and statically_known_true(fake.shape[1] == 1)
             return fake.dtype in _INTEGERS and not vector
     return False
+
+
+def _is_one_row(vector: fx.Node) -> bool:
+    at = vector.args[1:] if vector.target in (torch.select, operator.getitem) else ()
+    return bool(len(at) in (1, 2) and type(at[-1]) is int and (len(at) == 1 or at[0] == 0))
 
 
 def decide(graph: fx.Graph, loop: LoopFound) -> Decided:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from . import (
     leave_added,
+    leave_again,
     leave_attention,
     leave_batched,
     leave_beside,
@@ -34,6 +35,7 @@ from . import (
     leave_grids,
     leave_grown,
     leave_images,
+    leave_in_rows,
     leave_index,
     leave_inner,
     leave_iteration,
@@ -85,7 +87,7 @@ from .harness import LEAVE, Program
 
 PROGRAMS: dict[str, Program] = dict(LEAVE)
 __all__ = [
-    "PROGRAMS", "leave_added", "leave_attention",
+    "PROGRAMS", "leave_added", "leave_again", "leave_in_rows", "leave_attention",
     "leave_batched", "leave_beside", "leave_bins", "leave_blocks", "leave_branches",
     "leave_by_hand", "leave_valid",
     "leave_carried", "leave_chosen",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from . import (
     rewrite_added,
+    rewrite_again,
     rewrite_attention,
     rewrite_batched,
     rewrite_beside,
@@ -37,6 +38,7 @@ from . import (
     rewrite_grids,
     rewrite_grown,
     rewrite_images,
+    rewrite_in_rows,
     rewrite_inner,
     rewrite_kept,
     rewrite_last,
@@ -83,7 +85,7 @@ from .harness import REWRITE, Program
 
 PROGRAMS: dict[str, Program] = dict(REWRITE)
 __all__ = [
-    "PROGRAMS", "rewrite_added", "rewrite_attention",
+    "PROGRAMS", "rewrite_added", "rewrite_again", "rewrite_in_rows", "rewrite_attention",
     "rewrite_batched", "rewrite_beside", "rewrite_bins", "rewrite_blocks",
     "rewrite_bodies", "rewrite_branches",
     "rewrite_by_hand", "rewrite_carried", "rewrite_checks", "rewrite_chosen", "rewrite_closures",
