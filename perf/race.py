@@ -140,10 +140,12 @@ def run_race(
     compiled_floor: Callable[[], Any] | None = None,
     backward: bool = False,
     budget: float | None = None,
+    rounds: int = 7,
     module: torch.nn.Module | None = None,
 ) -> Race:
     """Check every way against the first one, then time the right ones beside ``floor``.
 
+    ``rounds``: at least so many, however long one takes.
     ``compiled_floor`` shows what a call of compiled code costs before it does anything of its own; ``module`` is the
     one whose parameters get gradients.
     """
@@ -179,7 +181,7 @@ def run_race(
             timed[name], prepare[name] = functools.partial(workload.step, call), workload.arguments
         else:
             timed[name] = functools.partial(workload.step, call, arguments)
-    timings = interleave(timed, prepare=prepare, budget=budget or ctx.budget, min_rounds=3 if ctx.quick else 7)
+    timings = interleave(timed, prepare=prepare, budget=budget or ctx.budget, min_rounds=3 if ctx.quick else rounds)
     for name, timing in timings.items():
         if name not in floors:
             rows[name].timing = timing

@@ -24,7 +24,7 @@ from perf.results import CaseResult, Table, Target
 
 OPTIONS = {"options": {"packpass.isolate": True}}
 CONVOLUTION, MODEL, ERROR = 1.15, 1.5, 1e-5
-USUAL, FULL = ("lfm2",), ("lfm2", "llama", "mamba2", "mamba")
+FULL = ("lfm2", "llama", "mamba2", "mamba")
 HEADERS = ["model", "slots", "documents", "error", "first call", "leaking", "isolated", "of leaking"]
 
 
@@ -36,7 +36,7 @@ def run(ctx: Context, result: CaseResult) -> None:
     convolution = Convolution(width).to(ctx.device)
     program = Program("causal convolution", convolution, x, bounds_of(total, 16), 2, 2)
     rows.append(_measure(ctx, result, program, CONVOLUTION))
-    for name in FULL if ctx.full else USUAL:
+    for name in FULL if ctx.full else ():
         try:
             model = language(name).to(ctx.device)
         except ImportError as error:
@@ -48,7 +48,9 @@ def run(ctx: Context, result: CaseResult) -> None:
         rows.append(_measure(ctx, result, Program(name, model, ids, bounds, 1, 1), MODEL))
     result.tables.append(Table("one step, packed row", HEADERS, rows))
     if not ctx.full:
-        result.notes.append("--full adds models of attention alone and of scans; isolate_models has them all")
+        result.notes.append(
+            "--full adds models of convolutions, of attention alone and of scans; isolate_models has them all"
+        )
     result.notes.append("the leaking model is stock torch.compile on the same row; attention there sees all documents")
 
 
