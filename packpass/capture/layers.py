@@ -115,7 +115,9 @@ def matrices(tx: Any) -> list[torch.Tensor]:
 def listed(tx: Any, matrix: Any) -> Any:
     """``lengths.tolist()``: a list of numbers for each row; None if rows are not traced one by one."""
     frame, value = current_frame(), example(matrix)
-    if active.regions or value.dim() != 2 or value.dtype not in INDEX_DTYPES or frame.layers is None:
+    if active.regions or value.dim() != 2 or value.dtype not in INDEX_DTYPES:
+        return None
+    if frame.layers is None or frame.mode is Mode.STOCK:
         return None
     columns, few = hint_of(value.shape[1]) or 0, 1 < (hint_of(value.shape[0]) or 0) <= MOST_LAYERS
     if not frame.in_rows and columns > MOST_COLUMNS and few and code_loops.is_gone_over(tx):
@@ -136,7 +138,8 @@ def picked_first(tx: Any, matrix: Any, key: Any) -> Any:
     """``boundaries[row, i]`` and ``boundaries[row]`` where the documents are those of a row: it is one and the same for
     all uses, and in a loop over its documents it is taken in front of the loop."""
     value, index = example(matrix), list(key.items) if isinstance(key, TupleVariable) else [key]
-    if not current_frame().in_rows or value.dim() != 2 or value.dtype not in INDEX_DTYPES:
+    frame = current_frame()
+    if not frame.in_rows or frame.mode is not Mode.SYMBOLIC or value.dim() != 2 or value.dtype not in INDEX_DTYPES:
         return None
     row, *rest = (entry.realize() for entry in index)
     node = matrix.as_proxy().node
