@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 
-def values_of(env: Any, number: Any) -> frozenset[int] | None:
-    """The few values that an expression of one size takes, which is data: what it is for nothing, and for anything.
+def values_of(env: Any, number: Any) -> tuple[int, int] | None:
+    """The two values that an expression of one size takes, which is data: what it is for nothing, and for anything.
 
     The difference of ``n`` and the size of ``torch.cat([x[1:], one])``, say, is 0, or -1 for none. None if there are
     more values.
@@ -21,4 +21,4 @@ def values_of(env: Any, number: Any) -> frozenset[int] | None:
         number = number.replace(lambda e, name=name: type(e).__name__ == name, lambda e, f=function: f(*e.args))
     more = sympy.Dummy(integer=True, nonnegative=True)
     values = [sympy.sympify(number.subs(symbols[0], value)) for value in (0, more + 1)]
-    return frozenset(int(value) for value in values) if all(value.is_Integer for value in values) else None
+    return (int(values[0]), int(values[1])) if all(value.is_Integer for value in values) else None

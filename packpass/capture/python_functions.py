@@ -99,7 +99,7 @@ def _range(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if not active.regions and any(isinstance(a, SymNodeVariable) and watch.is_unknown(a.sym_num) for a in args):
             note("lengths-unknown", watch.READ.format("range() of a number that is data"), location_of(tx))
         return None
-    if watch.is_largest_number(tx, expression(stop)):
+    if watch.is_largest_number(tx, expression(stop)) or ranges.may_be_less(stop, start):
         # It may be less than nothing, which is as many as nothing.
         stop = call(tx, torch.sym_max, stop, start)
     return call(tx, plain.of_count, stop) if number_of(start) == 0 else call(tx, plain.of_range, start, stop)

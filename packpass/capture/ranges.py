@@ -16,6 +16,7 @@ from typing import Any
 import sympy
 import torch
 
+from packpass._compat import statically_known_true
 from packpass.capture import code_loops, sized
 from packpass.capture.dynamo import (
     GetAttrVariable,
@@ -132,6 +133,12 @@ def _asked(tx: Any, value: Any) -> Any:
     if not isinstance(value, TensorVariable) or not is_scalar(value):
         return value
     return sized.made_again(tx, value.as_proxy().node)
+
+
+def may_be_less(stop: Any, start: Any) -> bool:
+    """``range(len(boundaries) - 1)``, where how many boundaries there are is data: may there be none?"""
+    ends = [end.sym_num if isinstance(end, SymNodeVariable) else end.as_python_constant() for end in (stop, start)]
+    return any(map(is_unknown, ends)) and not statically_known_true(ends[0] >= ends[1])
 
 
 def _may_be_negative(start: Any, stop: Any) -> bool:

@@ -10,6 +10,9 @@ import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import sympy
+
+from packpass._compat import values_of
 from packpass.capture import (
     arrays,
     edges,
@@ -220,7 +223,16 @@ def _in_range(key: Any, length: Value) -> bool:
     ahead = key - expression(region.index)
     watch.settle(length, region.length)
     spare = expression(length) - expression(region.length) - ahead
+    if not getattr(spare, "is_number", True):
+        spare = _where_there_are_documents(region, spare)
     return all(getattr(n, "is_number", True) and bool(n >= 0) for n in (ahead, spare))
+
+
+def _where_there_are_documents(region: Region, number: Any) -> Any:
+    """What a number is wherever the loop runs, if it is one number, and how often that is is a size that is data."""
+    env, length = region.tx.output.shape_env, sympy.sympify(expression(region.length))
+    found, never = values_of(env, number), length.subs(dict.fromkeys(length.free_symbols, 0)) == 0
+    return found[1] if found is not None and never and length.free_symbols == number.free_symbols else number
 
 
 def refuse_use(tx: Translator, what: str) -> Exception:

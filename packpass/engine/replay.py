@@ -329,8 +329,8 @@ class _Loops:
             return _none_of(node)
         if node.target in (markers.RAGGED_CAT, markers.LIST_JOIN):
             return torch.cat(args[0], args[1])
-        if node.target is markers.LIST_STACK:
-            return torch.stack(args[0], args[1])
+        if node.target is markers.LIST_STACK:  # of none for a sum, say: a program that stacks them has asserted one
+            return torch.stack(args[0], args[1]) if args[0] else _none_of(node)
         if node.target is markers.LIST_DIAGONAL:
             return torch.block_diag(*args[0])
         if node.target is markers.LIST_BOUNDARIES:

@@ -71,6 +71,8 @@ def raise_if_out_of_order(name: str, cu_seqlens: Tensor, total: int) -> None:
         cu_seqlens: ``[N+1]``, int32 or int64, any device.
         total: number of slots T.
     """
+    if not cu_seqlens.numel():
+        raise ValueError(f"packpass: {name} is empty; boundaries of N documents are N + 1 numbers, [0] for none")
     first, last = int(cu_seqlens[0]), int(cu_seqlens[-1])
     if first < 0:
         raise ValueError(f"packpass: {name}[0] = {first} is negative; boundaries start at 0 or later")

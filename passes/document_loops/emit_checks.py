@@ -31,6 +31,7 @@ def joined_lists(decided: Decided) -> list[fx.Node]:
 def emit_checks(emitter: Emitter, decided: Decided, total: Any) -> None:
     """Boundaries are checked once per loop, without waiting for the device; the user's own checks stay."""
     begin, check_op = decided.loop.iterations[0][0], _ops.check_cu_seqlens.default
+    _ensure_boundaries(emitter)
     if not any(
         n.target is check_op
         and n.args == (emitter.cu, total)
@@ -58,3 +59,12 @@ def emit_checks(emitter: Emitter, decided: Decided, total: Any) -> None:
             emitter.call(torch._assert_async, emitter.for_every_document(holds, check.reach), check.message)
         else:
             emitter.call(torch._check, holds)
+
+
+def _ensure_boundaries(emitter: Emitter) -> None:
+    """How many boundaries there are may be data, and none at all: slices of nothing, of which Python makes no
+    documents. Kernels would read the first one nevertheless."""
+    size = example(emitter.cu).shape[0]
+    if not isinstance(size, int) and not statically_known_true(size >= 1):
+        some = emitter.call(operator.ge, emitter.call(torch.ops.aten.sym_size.int, emitter.cu, 0), 1)
+        emitter.call(torch.ops.aten._assert_scalar.default, some, "packpass: cu_seqlens is empty; [0] is no document")

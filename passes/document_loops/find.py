@@ -50,7 +50,7 @@ from passes.document_loops.elsewhere import Elsewhere
 from passes.document_loops.filled_up import filled_up
 from passes.document_loops.fitting import Fit, fit_of
 from passes.document_loops.integers import Affine, Bound, Boundaries, Check, Index
-from passes.document_loops.lengths import is_length_or_more, same_length
+from passes.document_loops.lengths import are_between, is_length_or_more, same_length
 from passes.document_loops.looked_at import seen, sizes_are_known
 from passes.document_loops.machine import (
     Document,
@@ -372,8 +372,8 @@ def all_documents(machine: Machine, loop: LoopFound) -> Boundaries:
     vector = example(boundaries.node)
     if vector.dtype not in (torch.int32, torch.int64) or vector.dim() != 1:
         raise Refused("boundary-dtype", f"boundaries of dtype {vector.dtype}", boundaries.node)
-    documents = vector.shape[0] if boundaries.lengths else vector.shape[0] - 1
-    if k != 0 or not same_length(count, documents):
+    known = same_length(count, vector.shape[0]) if boundaries.lengths else are_between(count, vector.shape[0])
+    if k != 0 or not known:
         raise Refused("partial-coverage", "the loop does not visit every document", boundaries.node)
     return boundaries
 

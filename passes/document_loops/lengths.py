@@ -21,9 +21,18 @@ def is_length_or_more(size: Any, length: Any) -> bool:
     """Has a vector one entry for each of so many documents, or one more, as boundaries have?"""
     if any(same_length(size - more, length) for more in (0, 1)):
         return True
-    difference = size - length
-    apart = values_of(difference.node.shape_env, difference.node.expr) if isinstance(difference, SymInt) else None
-    return apart is not None and apart <= {0, 1}
+    apart = _apart(size, length)
+    return apart is not None and {*apart} <= {0, 1}
+
+
+def are_between(length: Any, size: Any) -> bool:
+    """Are there as many documents as lie between so many boundaries? Without boundaries there are none."""
+    return same_length(length, size - 1) or _apart(length, size - 1) == (1, 0)
+
+
+def _apart(a: Any, b: Any) -> tuple[int, int] | None:
+    difference = a - b
+    return values_of(difference.node.shape_env, difference.node.expr) if isinstance(difference, SymInt) else None
 
 
 def no_longer(a: Any, b: Any) -> bool:
