@@ -108,16 +108,19 @@ def _unsliced(node: Any) -> Any:
 def matrices(tx: Any) -> list[torch.Tensor]:
     """The matrices of integers that the frame is given."""
     nodes = tx.output.root_tracer.graph.find_nodes(op="placeholder")
-    values = [node.meta.get("example_value") for node in nodes]
-    return [v for v in values if isinstance(v, torch.Tensor) and v.dim() == 2 and v.dtype in INDEX_DTYPES]
+    return [value for value in (node.meta.get("example_value") for node in nodes) if _is_matrix(value)]
+
+
+def _is_matrix(value: Any) -> bool:
+    """Of integers, in rows of one length."""
+    known = isinstance(value, torch.Tensor) and value.dim() == 2 and value.dtype in INDEX_DTYPES
+    return known and value.layout is torch.strided
 
 
 def listed(tx: Any, matrix: Any) -> Any:
     """``lengths.tolist()``: a list of numbers for each row; None if rows are not traced one by one."""
     frame, value = current_frame(), example(matrix)
-    if active.regions or value.dim() != 2 or value.dtype not in INDEX_DTYPES:
-        return None
-    if frame.layers is None or frame.mode is Mode.STOCK:
+    if active.regions or not _is_matrix(value) or frame.layers is None or frame.mode is Mode.STOCK:
         return None
     columns, few = hint_of(value.shape[1]) or 0, 1 < (hint_of(value.shape[0]) or 0) <= MOST_LAYERS
     if not frame.in_rows and columns > MOST_COLUMNS and few and code_loops.is_gone_over(tx):
@@ -139,7 +142,7 @@ def picked_first(tx: Any, matrix: Any, key: Any) -> Any:
     all uses, and in a loop over its documents it is taken in front of the loop."""
     value, index = example(matrix), list(key.items) if isinstance(key, TupleVariable) else [key]
     frame = current_frame()
-    if not frame.in_rows or frame.mode is not Mode.SYMBOLIC or value.dim() != 2 or value.dtype not in INDEX_DTYPES:
+    if not frame.in_rows or frame.mode is not Mode.SYMBOLIC or not _is_matrix(value):
         return None
     row, *rest = (entry.realize() for entry in index)
     node = matrix.as_proxy().node

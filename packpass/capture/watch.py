@@ -39,7 +39,7 @@ def vectors(tx: Any, rank: int = 1) -> dict[str, Any]:
     ranks = {1: 0, 2: 1} if rank == 1 and current_frame().in_rows else {rank: 0}
     for node in tx.output.root_tracer.graph.find_nodes(op="placeholder"):
         value, argument = node.meta.get("example_value"), node.meta.get("grapharg")
-        if isinstance(value, torch.Tensor) and value.dim() in ranks and value.dtype in INDEX_DTYPES:
+        if _is_integers(value) and value.dim() in ranks and value.layout is torch.strided:
             size = value.shape[ranks[value.dim()]]
             if argument is not None and argument.source is not None and hint_of(size) != 0:
                 found[source_name(argument.source)] = size

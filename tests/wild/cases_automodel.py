@@ -217,8 +217,8 @@ def automodel_document_ids_of_rows() -> Program:
 @case(
     "nemo-automodel",
     Verdict.REFUSED,
-    codes=["nested-loops"],
-    why="a loop over the rows of a batch, each with documents of its own",
+    codes=["lengths-unknown"],
+    why="a loop over the rows of a batch, whose documents end with the row, and whose lengths are those that count",
 )
 def automodel_document_ids_of_kimi() -> Program:
     build = _models("kimi_linear.cp").doc_ids_from_seq_lens
