@@ -145,12 +145,14 @@ def least_of(condition: Any, number: Any) -> Any:
 
 
 def hint_of(size: Any) -> int | None:
-    """The value of a symbolic size while compiling, without a guard; None if it is data-dependent."""
+    """The value of a symbolic size while compiling, without a guard; None if it is data-dependent, or stands for the
+    several lengths of a jagged tensor."""
     import torch
 
     if not isinstance(size, torch.SymInt):
         return int(size)
-    return int(size.node.hint) if size.node.has_hint() else None
+    hint = size.node.hint if size.node.has_hint() else None
+    return None if hint is None or isinstance(hint, torch.SymInt) else int(hint)
 
 
 class Decision(NamedTuple):

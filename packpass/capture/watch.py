@@ -224,7 +224,7 @@ def is_vector(v: Any) -> bool:
 def is_matrix(v: Any) -> bool:
     """A row of a few numbers per document: the sizes of an image, say."""
     value = example(v)
-    if not isinstance(value, torch.Tensor) or value.dim() != 2 or value.dtype not in INDEX_DTYPES:
+    if not _is_integers(value) or value.dim() != 2 or value.layout is not torch.strided:
         return False
     columns = hint_of(value.shape[1])
     return columns is not None and 1 <= columns <= MOST_COLUMNS
