@@ -204,7 +204,8 @@ def step(user: Any, iterator: Any, location: str) -> Value:
 
 def _nested(tx: Translator, length: Value, location: str) -> Exception:
     again = number_lists.without_settings(tx, length)
-    return again or refuse("nested-loops", "a loop over documents inside a loop over documents", location)
+    reason = "a loop over documents inside a loop over documents (loops over up to 16 rows are traced row by row)"
+    return again or refuse("nested-loops", reason, location)
 
 
 def _end(region: Region) -> None:
