@@ -74,6 +74,9 @@ ORDER = [
     "cp_layer",
     "cp_exchange",
     "cp_roll",
+    "isolate",
+    "expansion",
+    "pack_ops",
     "no_match",
     "segment_rules",
 ]
