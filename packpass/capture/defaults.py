@@ -22,10 +22,10 @@ from packpass.capture.dynamo import (
     ConstantVariable,
     ConstDictVariable,
     DefaultDictVariable,
-    SymNodeVariable,
     ValueMutationNew,
     constant,
     is_side_effect_safe,
+    size_of,
 )
 from packpass.capture.state import active, caller_of, refuse, restart
 
@@ -83,7 +83,7 @@ def load(holder: Any, key: Any) -> Any:
     if len(active.regions) > 1 or is_side_effect_safe(own.mutation_type) or region.skips or region.ways:
         return None
     at = region.place_of(holder) or region.place_of(holder, in_cell=True)
-    length = region.length.sym_num if isinstance(region.length, SymNodeVariable) else region.length.as_python_constant()
+    length = size_of(region.length)
     wanted = frame.defaults.setdefault(region.key, [])
     if at is None or (*at, known) in wanted or not statically_known_true(length >= 1):
         return None

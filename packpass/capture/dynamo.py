@@ -204,6 +204,11 @@ def fake_slice_table() -> dict[Any, Callable[..., Any]]:
     return table
 
 
+def size_of(value: Any) -> Any:
+    """The integer that a value of the traced program is, as torch has it: a symbolic one, or an int."""
+    return value.sym_num if isinstance(value, SymNodeVariable) else value.as_python_constant()
+
+
 def expression(value: Any) -> Any:
     """The sympy expression (or int) behind an integer of the traced program."""
     return value.sym_num.node.expr if isinstance(value, SymNodeVariable) else value.as_python_constant()

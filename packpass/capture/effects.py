@@ -25,7 +25,16 @@ from packpass.capture.dynamo import (
 )
 from packpass.capture.later import Later, numbers
 from packpass.capture.region import JUMPS, catches_exceptions
-from packpass.capture.state import Mode, active, location_of, note, refuse, without_data_sizes, without_layers
+from packpass.capture.state import (
+    Mode,
+    active,
+    has_captured,
+    location_of,
+    note,
+    refuse,
+    without_data_sizes,
+    without_layers,
+)
 from packpass.capture.watch import READ, loops_are_sought, watch_data_size, watch_mask
 from packpass.capture.watched import Poison
 from packpass.decisions.location import is_library, shorten
@@ -150,8 +159,7 @@ def compile_subgraph(original: Any, self: Any, tx: Any, reason: Any, *args: Any,
             text = f"the loop body cannot be captured: {first_line(reason.reason)}"
             raise refuse("graph-break", text, active.regions[-1].location)
         raise refuse("early-exit", "the loop over documents is left by break or return", active.regions[-1].location)
-    captured = any(region.closed for region in active.trace.regions.values())
-    if not captured and (again := without_layers("no loop over documents is captured inside of them")):
+    if not has_captured() and (again := without_layers("no loop over documents is captured inside of them")):
         raise again
     if active.frame is not None and active.frame.mode is Mode.SYMBOLIC:
         wanted = active.frame.sites or active.frame.expands

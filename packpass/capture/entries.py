@@ -20,7 +20,7 @@ from torch import fx
 
 from packpass._compat import free_unbacked_symbols, hint_of
 from packpass.capture import row_numbers
-from packpass.capture.dynamo import SymNodeVariable, emit
+from packpass.capture.dynamo import SymNodeVariable, emit, size_of
 from packpass.markers.entries import is_vector, place_of, read_from
 from packpass.markers.lengths import Steps, length_of
 from packpass.semantics import example as example_of
@@ -253,7 +253,7 @@ def _cut(
     """``tensor[ahead : ahead + number of documents]``, as numbers of 64 bits, which hold what Python's do here; after
     ``step``, a function and the number that it takes with each of them."""
     fake = tensor.meta["example_value"]
-    documents = length.sym_num if isinstance(length, SymNodeVariable) else length.as_python_constant()
+    documents = size_of(length)
     more = documents + ahead - fake.shape[0]
     if not free_unbacked_symbols(more) and hint_of(more) == 0 and bool(more == 0):
         more = 0  # settled by a guard, as adding two tensors of these sizes would

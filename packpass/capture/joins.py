@@ -15,7 +15,6 @@ from packpass._compat import statically_known_true
 from packpass.capture import either, plain, plain_nested, plain_numbers, running
 from packpass.capture.dynamo import (
     LocalGeneratorObjectVariable,
-    SymNodeVariable,
     TensorVariable,
     TupleVariable,
     UserDefinedObjectVariable,
@@ -24,6 +23,7 @@ from packpass.capture.dynamo import (
     constant,
     emit,
     example,
+    size_of,
 )
 from packpass.capture.fills import Filled, entries_of
 from packpass.capture.lists import CollectedItems, is_collected, is_documents, items_of, numbers_of
@@ -211,7 +211,7 @@ def has_entries(tx: Any, items: Any) -> bool:
     if numbers is None:
         return False
     length = attribute(tx, numbers, "length")
-    size = length.sym_num if isinstance(length, SymNodeVariable) else length.as_python_constant()
+    size = size_of(length)
     return bool(statically_known_true(size >= 1))
 
 

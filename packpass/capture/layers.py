@@ -28,18 +28,17 @@ from packpass.capture import code_loops
 from packpass.capture.dynamo import (
     ConstantVariable,
     ListVariable,
-    SymNodeVariable,
     TupleVariable,
     ValueMutationNew,
     call,
     constant,
     emit,
     example,
+    size_of,
 )
-from packpass.capture.origins import INDEX_DTYPES
 from packpass.capture.region import MOST_LAYERS
 from packpass.capture.state import Mode, active, as_layers, current_frame, location_of
-from packpass.capture.watch import MOST_COLUMNS, ROWS, UNROLL_LIMIT, loops_are_sought, vectors
+from packpass.capture.watch import MOST_COLUMNS, ROWS, UNROLL_LIMIT, has_integers, loops_are_sought, vectors
 
 
 def is_one(tx: Any) -> bool:
@@ -68,8 +67,7 @@ def watch_count(tx: Any, start: Any, stop: Any) -> None:
     """``range(start, stop)``: are there as many numbers in a row of a matrix, lengths or boundaries, and of nothing
     else that may be documents?"""
     frame = current_frame()
-    ends = [end.sym_num if isinstance(end, SymNodeVariable) else end.as_python_constant() for end in (start, stop)]
-    hints = [hint_of(end) if isinstance(end, (int, torch.SymInt)) else None for end in ends]
+    hints = [hint_of(end) if isinstance(end, (int, torch.SymInt)) else None for end in map(size_of, (start, stop))]
     if hints[0] is None or hints[1] is None or not 1 < hints[1] - hints[0] <= UNROLL_LIMIT:
         return
     count, sizes = hints[1] - hints[0], [tuple(map(hint_of, matrix.shape)) for matrix in matrices(tx)]
@@ -108,19 +106,13 @@ def _unsliced(node: Any) -> Any:
 def matrices(tx: Any) -> list[torch.Tensor]:
     """The matrices of integers that the frame is given."""
     nodes = tx.output.root_tracer.graph.find_nodes(op="placeholder")
-    return [value for value in (node.meta.get("example_value") for node in nodes) if _is_matrix(value)]
-
-
-def _is_matrix(value: Any) -> bool:
-    """Of integers, in rows of one length."""
-    known = isinstance(value, torch.Tensor) and value.dim() == 2 and value.dtype in INDEX_DTYPES
-    return known and value.layout is torch.strided
+    return [value for value in (node.meta.get("example_value") for node in nodes) if has_integers(value, 2)]
 
 
 def listed(tx: Any, matrix: Any) -> Any:
     """``lengths.tolist()``: a list of numbers for each row; None if rows are not traced one by one."""
     frame, value = current_frame(), example(matrix)
-    if active.regions or not _is_matrix(value) or frame.layers is None or frame.mode is Mode.STOCK:
+    if active.regions or not has_integers(value, 2) or frame.layers is None or frame.mode is Mode.STOCK:
         return None
     columns, few = hint_of(value.shape[1]) or 0, 1 < (hint_of(value.shape[0]) or 0) <= MOST_LAYERS
     if not frame.in_rows and columns > MOST_COLUMNS and few and code_loops.is_gone_over(tx):
@@ -140,11 +132,10 @@ def _numbers_of_row(matrix: Any, i: int) -> Any:
 def picked_first(tx: Any, matrix: Any, key: Any) -> Any:
     """``boundaries[row, i]`` and ``boundaries[row]`` where the documents are those of a row: it is one and the same for
     all uses, and in a loop over its documents it is taken in front of the loop."""
-    value, index = example(matrix), list(key.items) if isinstance(key, TupleVariable) else [key]
     frame = current_frame()
-    if not frame.in_rows or frame.mode is not Mode.SYMBOLIC or not _is_matrix(value):
+    if not frame.in_rows or frame.mode is not Mode.SYMBOLIC or not has_integers(example(matrix), 2):
         return None
-    row, *rest = (entry.realize() for entry in index)
+    row, *rest = (entry.realize() for entry in (key.items if isinstance(key, TupleVariable) else [key]))
     node = matrix.as_proxy().node
     known = row.as_python_constant() if isinstance(row, ConstantVariable) else None
     if type(known) is not int or len(rest) > 1:

@@ -8,7 +8,7 @@ import torch
 
 from packpass.capture import branches
 from packpass.capture.dynamo import call
-from packpass.capture.state import Mode, active, leave_to_stock
+from packpass.capture.state import Mode, active, has_captured, leave_to_stock
 
 
 def makes_left_loop(tx: Any) -> bool:
@@ -26,6 +26,6 @@ def makes_left_loop(tx: Any) -> bool:
 
 def end_graph(tx: Any) -> None:
     """End the graph in front of the call, if a loop was captured in it; else the frame is stock torch's."""
-    if not any(region.closed for region in active.trace.regions.values()):
+    if not has_captured():
         raise leave_to_stock("nothing stands in front of the loop that was refused")
     call(tx, torch._dynamo.graph_break)

@@ -16,7 +16,7 @@ import torch
 from packpass import markers
 from packpass._compat import statically_known_true
 from packpass.capture import nothing, one_size
-from packpass.capture.dynamo import SymNodeVariable, call, constant, emit, example
+from packpass.capture.dynamo import call, constant, emit, example, size_of
 from packpass.capture.fills import Filled, entries_of
 from packpass.capture.lists import CollectedItems
 from packpass.capture.state import current_frame, location_of, refuse, restart
@@ -60,7 +60,7 @@ def _ensure_entries(tx: Any, items: CollectedItems, others: bool) -> None:
     number = items.alone().entries()
     for value in filled:
         number = call(tx, operator.add, number, value.items.alone().entries())
-    count = number.sym_num if isinstance(number, SymNodeVariable) else number.as_python_constant()
+    count = size_of(number)
     if is_unknown(count) and not statically_known_true(count > 0):
         some = call(tx, torch.scalar_tensor, call(tx, operator.gt, number, constant(0)))
         nothing.ensure(tx, some, "expected a non-empty list of tensors")

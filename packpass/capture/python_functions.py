@@ -177,9 +177,8 @@ def _shortest(tx: Translator, items: list[Any], what: str, strict: bool) -> Any:
         difference = _settled(length, shortest, sympy.sympify(expression(length) - expression(shortest)))
         apart = None if strict or difference.is_Integer else values_of(tx.output.shape_env, difference)
         if apart and (min(apart) >= 0 or max(apart) <= 0):
-            difference = sympy.Integer(
-                max(apart) or min(apart)
-            )  # where they differ, it is always the same that is longer
+            # Where they differ, it is always the same that is longer.
+            difference = sympy.Integer(max(apart) or min(apart))
         if not difference.is_Integer or (strict and difference != 0):
             lengths = f"{expression(shortest)} and {expression(length)}"
             reason = f"{what} of sequences whose lengths are not provably equal ({lengths})"

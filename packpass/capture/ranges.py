@@ -29,6 +29,7 @@ from packpass.capture.dynamo import (
     constant,
     emit,
     is_side_effect_safe,
+    size_of,
 )
 from packpass.capture.state import active, location_of, refuse
 from packpass.capture.tallies import Every, number
@@ -137,8 +138,8 @@ def _asked(tx: Any, value: Any) -> Any:
 
 def may_be_less(stop: Any, start: Any) -> bool:
     """``range(len(boundaries) - 1)``, where how many boundaries there are is data: may there be none?"""
-    ends = [end.sym_num if isinstance(end, SymNodeVariable) else end.as_python_constant() for end in (stop, start)]
-    return any(map(is_unknown, ends)) and not statically_known_true(ends[0] >= ends[1])
+    last, first = size_of(stop), size_of(start)
+    return (is_unknown(last) or is_unknown(first)) and not statically_known_true(last >= first)
 
 
 def _may_be_negative(start: Any, stop: Any) -> bool:

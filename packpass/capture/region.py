@@ -22,12 +22,12 @@ from packpass.capture.dynamo import (
     ContextWrappingVariable,
     GenericContextWrappingVariable,
     ListVariable,
-    SymNodeVariable,
     TensorVariable,
     ValueMutationNew,
     VariableTracker,
     emit,
     enter_new_scope,
+    size_of,
 )
 from packpass.capture.lists import CollectedItems
 from packpass.capture.places import Adopted, Place, adopt_place, contents
@@ -205,8 +205,7 @@ class Region:
 
     def may_be_layers(self) -> bool:
         """Is there another loop in its body, so that documents may be inside, and does it run a few times now?"""
-        length = self.length.sym_num if isinstance(self.length, SymNodeVariable) else self.length.as_python_constant()
-        few = (hint_of(length) or MOST_LAYERS + 1) <= MOST_LAYERS
+        few = (hint_of(size_of(self.length)) or MOST_LAYERS + 1) <= MOST_LAYERS
         return few and (self.has_inner or code_loops.holds_a_loop(self.tx, self.head))
 
     def frame(self, index: int) -> tuple[Any, Accesses, list[dict[str, Any]]]:

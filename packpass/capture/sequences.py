@@ -47,7 +47,7 @@ from packpass.capture.dynamo import (
 from packpass.capture.lists import CollectedItems, is_documents, items_of
 from packpass.capture.made_vectors import enter_for_several, is_as_data_says
 from packpass.capture.matrices import goes_over_rows, is_column, is_single, numbers_of_rows, rows_of
-from packpass.capture.region import Region
+from packpass.capture.region import MOST_LAYERS, Region
 from packpass.capture.state import (
     Mode,
     active,
@@ -204,7 +204,8 @@ def step(user: Any, iterator: Any, location: str) -> Value:
 
 def _nested(tx: Translator, length: Value, location: str) -> Exception:
     again = number_lists.without_settings(tx, length)
-    reason = "a loop over documents inside a loop over documents (loops over up to 16 rows are traced row by row)"
+    rows = f"loops over up to {MOST_LAYERS} rows are traced row by row"
+    reason = f"a loop over documents inside a loop over documents ({rows})"
     return again or refuse("nested-loops", reason, location)
 
 

@@ -349,14 +349,19 @@ def refuse(code: str, reason: str, location: str, loop: Any = None) -> Restart:
     note(code, reason, location)
     if frame is not None and key is not None and key not in frame.left and captured_before(key):
         frame.left.add(key)
-        return restart(f"the graph ends in front of a loop: {code}: {reason}")
-    return leave_to_stock(f"{code}: {reason}")
+        return restart(f"the graph ends in front of a loop: {why}")
+    return leave_to_stock(why)
 
 
 def captured_before(key: Any) -> bool:
     """Has this trace captured another loop, in front of this one?"""
     others = [region for region in active.trace.regions.values() if region.key != key]
     return active.frame is not None and active.frame.mode is Mode.SYMBOLIC and any(r.closed for r in others)
+
+
+def has_captured() -> bool:
+    """Has this trace captured a loop?"""
+    return any(region.closed for region in active.trace.regions.values())
 
 
 _noted: set[str] = set()

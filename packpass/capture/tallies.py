@@ -166,9 +166,14 @@ class Tally:
         """The number after the loop."""
         tx = self.region.tx
         added = read(tx, tally(self.region, self.shares))
-        if isinstance(self.first, int):
-            return call(tx, operator.add, added, constant(self.first)) if self.first else added
-        return call(tx, operator.add, added, self.first)
+        return plus(tx, added, self.first)
+
+
+def plus(tx: Any, number: Any, first: Any) -> Any:
+    """What a number has been counted up to that began with ``first``, an int or what another loop has left."""
+    if isinstance(first, int):
+        return call(tx, operator.add, number, constant(first)) if first else number
+    return call(tx, operator.add, number, first)
 
 
 def share_of(node: fx.Node, before: Any) -> Any:

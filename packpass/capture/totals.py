@@ -40,7 +40,7 @@ from packpass.capture.dynamo import (
 from packpass.capture.either import Either
 from packpass.capture.nothing import is_none
 from packpass.capture.shares import EXTREMES, IN_PLACE, IN_PLACE_OF, Step, added, is_same, number_in, tensor_node
-from packpass.capture.tallies import filled, read, stacked, tally
+from packpass.capture.tallies import filled, plus, read, stacked, tally
 from packpass.semantics import storage
 from packpass.semantics.effects import mutated_after, records_gradients
 
@@ -144,11 +144,9 @@ class Counting:
 
     def _after(self, documents: Any) -> Any:
         """The counter when ``documents`` have been counted."""
-        tx, first, step = self.region.tx, self.count.first, self.count.step
+        tx, step = self.region.tx, self.count.step
         counted = documents if step == 1 else call(tx, operator.mul, documents, constant(step))
-        if type(first) is int:
-            return counted if first == 0 else call(tx, operator.add, counted, constant(first))
-        return call(tx, operator.add, counted, first)
+        return plus(tx, counted, self.count.first)
 
 
 def _is_sum(value: Any, start: Any, step: int) -> bool:

@@ -17,7 +17,7 @@ import torch
 
 from packpass._compat import free_unbacked_symbols, hint_of
 from packpass.capture import code_loops
-from packpass.capture.dynamo import SymNodeVariable, TensorVariable, example
+from packpass.capture.dynamo import SymNodeVariable, TensorVariable, example, size_of
 from packpass.capture.hooks import group_is_on
 from packpass.capture.origins import INDEX_DTYPES, is_largest_number, made_from, needed_for
 from packpass.capture.state import FrameState, Mode, active, current_frame, location_of, note, restart
@@ -39,7 +39,7 @@ def vectors(tx: Any, rank: int = 1) -> dict[str, Any]:
     ranks = {1: 0, 2: 1} if rank == 1 and current_frame().in_rows else {rank: 0}
     for node in tx.output.root_tracer.graph.find_nodes(op="placeholder"):
         value, argument = node.meta.get("example_value"), node.meta.get("grapharg")
-        if _is_integers(value) and value.dim() in ranks and value.layout is torch.strided:
+        if any(has_integers(value, dims) for dims in ranks):
             size = value.shape[ranks[value.dim()]]
             if argument is not None and argument.source is not None and hint_of(size) != 0:
                 found[source_name(argument.source)] = size
@@ -134,6 +134,11 @@ ROWS = (operator.getitem, torch.select, "select")
 """What takes one row of a matrix."""
 
 
+def has_integers(value: Any, rank: int) -> bool:
+    """Is it a tensor of integers of so many dimensions, in rows of one length?"""
+    return _is_integers(value) and value.dim() == rank and value.layout is torch.strided
+
+
 def _is_integers(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.dtype in INDEX_DTYPES
 
@@ -224,7 +229,7 @@ def is_vector(v: Any) -> bool:
 def is_matrix(v: Any) -> bool:
     """A row of a few numbers per document: the sizes of an image, say."""
     value = example(v)
-    if not _is_integers(value) or value.dim() != 2 or value.layout is not torch.strided:
+    if not has_integers(value, 2):
         return False
     columns = hint_of(value.shape[1])
     return columns is not None and 1 <= columns <= MOST_COLUMNS
@@ -242,8 +247,7 @@ def is_batch(v: Any) -> bool:
 def settle(one: Any, other: Any) -> None:
     """Two numbers of documents, of which torch knows no more than what they are now: lengths and padded rows that are
     given to the model, say. Whether they go together is settled by a guard, as where their tensors are added."""
-    sizes = [v.sym_num if isinstance(v, SymNodeVariable) else v.as_python_constant() for v in (one, other)]
-    difference = sizes[0] - sizes[1]
+    difference = size_of(one) - size_of(other)
     if isinstance(difference, torch.SymInt) and not is_unknown(difference) and hint_of(difference) in (-1, 0, 1):
         bool(difference == hint_of(difference))
 
