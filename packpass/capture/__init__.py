@@ -63,18 +63,10 @@ from packpass.capture.dynamo import (
     dynamo_utils,
     innermost_backend,
 )
+from packpass.capture.frame import LOOP_MODES, FrameState, Mode
 from packpass.capture.hooks import GROUPS, Group, Hook, HookState, group_is_on, hook_states, install_group, switched_off
 from packpass.capture.inputs import Client
-from packpass.capture.state import (
-    LOOP_MODES,
-    FrameState,
-    Mode,
-    Trace,
-    active,
-    current_frame,
-    frame_state,
-    note,
-)
+from packpass.capture.state import Trace, active, current_frame, frame_state, note
 from packpass.decisions.records import RefusedError
 from packpass.semantics.names import name_of_target
 

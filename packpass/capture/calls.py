@@ -49,12 +49,22 @@ from packpass.capture.dynamo import (
     example,
     variable,
 )
+from packpass.capture.frame import LOOP_MODES, Mode
 from packpass.capture.lists import is_documents, numbers_of
 from packpass.capture.matrices import with_numbers
 from packpass.capture.origins import needed_for
 from packpass.capture.sequences import documents_of, refuse_use, rows_of_numbers
-from packpass.capture.state import LOOP_MODES, Mode, active, current_frame, location_of, refuse
-from packpass.capture.watch import is_batch, is_jagged, is_matrix, is_scalar, is_unknown, is_vector, watch_list
+from packpass.capture.state import active, current_frame, location_of, refuse
+from packpass.capture.watch import (
+    is_batch,
+    is_jagged,
+    is_matrix,
+    is_scalar,
+    is_unknown,
+    is_vector,
+    watch_count,
+    watch_list,
+)
 from packpass.semantics.names import name_of_target
 from packpass.semantics.reductions import OF_A_ROW
 from packpass.semantics.sizes import OF_MEMORY, TAKING_SIZES
@@ -113,6 +123,7 @@ def call_method(tx: Any, method: GetAttrVariable, args: list[Any], kwargs: dict[
         lifted.watch(tx, tensor)
     if name == "item":
         flags.watch(tx, tensor)
+        watch_count(tx, tensor.as_proxy().node)
     if current_frame().seeks:
         counts.watch(tx, name, [*args, *kwargs.values()])
     if name in OF_MEMORY and mode in LOOP_MODES and _is_of_a_list(tensor):

@@ -32,10 +32,29 @@ def _loop_around(tx: Any) -> int | None:
     return max(ways, default=None)
 
 
+def is_left(tx: Any, head: Any) -> bool:
+    """Is what is traced now behind the loop that begins with the instruction ``head``, or in front of it?"""
+    first = tx.indexof[head]
+    last = max((last for one, last in _back_edges(tx) if one == first), default=first)
+    return not first <= tx.instruction_pointer - 1 <= last
+
+
 def line_of_loop(tx: Any) -> str | None:
     """Where the loop of its frame begins that the instruction which is traced is part of; None if there is none."""
     first = _loop_around(tx)
     return None if first is None else shorten(tx.f_code.co_filename, _line(tx.instructions[first]))
+
+
+def loop_ahead(tx: Any) -> bool:
+    """Does the code go on to a loop, or to a list of numbers (by which a row is split), in this frame or in one that
+    has called it?"""
+    while tx is not None:
+        ahead = tx.instructions[tx.instruction_pointer or 0 :]
+        loops = (i.opname in ("FOR_ITER", "GET_ITER") or isinstance(i.argval, types.CodeType) for i in ahead)
+        if any(loops) or any(i.argval == "tolist" for i in ahead if i.opname.startswith("LOAD_")):
+            return True
+        tx = tx.parent
+    return False
 
 
 def is_gone_over(tx: Any) -> bool:

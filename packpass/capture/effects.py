@@ -23,18 +23,10 @@ from packpass.capture.dynamo import (
     current_scope_id,
     is_side_effect_safe,
 )
+from packpass.capture.frame import Mode
 from packpass.capture.later import Later, numbers
 from packpass.capture.region import JUMPS, catches_exceptions
-from packpass.capture.state import (
-    Mode,
-    active,
-    has_captured,
-    location_of,
-    note,
-    refuse,
-    without_data_sizes,
-    without_layers,
-)
+from packpass.capture.state import active, has_captured, location_of, note, refuse, without_data_sizes, without_layers
 from packpass.capture.watch import READ, loops_are_sought, watch_data_size, watch_mask
 from packpass.capture.watched import Poison
 from packpass.decisions.location import is_library, shorten
@@ -152,13 +144,17 @@ def create_proxy(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
 # === Leaving a region in other ways than its end =============================================================
 
 
+def refuse_exit() -> Exception:
+    return refuse("early-exit", "the loop over documents is left by break or return", active.regions[-1].location)
+
+
 def compile_subgraph(original: Any, self: Any, tx: Any, reason: Any, *args: Any, **kwargs: Any) -> Any:
     """``OutputGraph.compile_subgraph``: the graph ends. No loop may be open, and nothing of ours may outlive it."""
     if active.regions:
         if reason.graph_break:
             text = f"the loop body cannot be captured: {first_line(reason.reason)}"
             raise refuse("graph-break", text, active.regions[-1].location)
-        raise refuse("early-exit", "the loop over documents is left by break or return", active.regions[-1].location)
+        raise refuse_exit()
     if not has_captured() and (again := without_layers("no loop over documents is captured inside of them")):
         raise again
     if active.frame is not None and active.frame.mode is Mode.SYMBOLIC:

@@ -20,7 +20,8 @@ from torch import fx
 
 from packpass._compat import free_unbacked_symbols, hint_of
 from packpass.capture import row_numbers
-from packpass.capture.dynamo import SymNodeVariable, emit, size_of
+from packpass.capture.dynamo import SymNodeVariable, call, constant, emit, size_of
+from packpass.capture.state import current_frame
 from packpass.markers.entries import is_vector, place_of, read_from
 from packpass.markers.lengths import Steps, length_of
 from packpass.semantics import example as example_of
@@ -230,6 +231,9 @@ def entries_ahead(tx: InstructionTranslatorBase, name: str, ahead: int, length: 
 def node_called(tx: InstructionTranslatorBase, name: str) -> Any:
     """The proxy of the graph's node of that name; None if there is none."""
     tracer = tx.output.current_tracer
+    unread = tx.output.root_tx.symbolic_locals.get(name.removeprefix("l_").removesuffix("_"))
+    if unread is not None:  # an argument that only the body looks at is no node of the graph yet
+        unread.realize()
     node = next((n for n in tracer.graph.nodes if n.name == name), None)
     return row_numbers.called(tx, name) if node is None else tracer.proxy(node)
 
@@ -258,14 +262,24 @@ def _cut(
     if not free_unbacked_symbols(more) and hint_of(more) == 0 and bool(more == 0):
         more = 0  # settled by a guard, as adding two tensors of these sizes would
     stop = sympy.sympify(_expression(more))
-    if not stop.is_Integer or stop > 0 or ahead < 0:
+    told = not stop.is_Integer and _is_told(more)  # the rest is padding
+    if ahead < 0 or (not told and (not stop.is_Integer or stop > 0)):
         return None
     vector = emit(tx, "long", tx.output.current_tracer.proxy(tensor), method=True).as_proxy()
     if step is not None:
         vector = _computed(tx, step[0], vector, step[1])
     if ahead == 0 and stop == 0:
         return vector
-    return emit(tx, operator.getitem, vector, slice(ahead or None, int(stop) or None)).as_proxy()
+    end = call(tx, operator.add, length, constant(ahead)).as_proxy() if told else int(stop) or None
+    return emit(tx, operator.getitem, vector, slice(ahead or None, end)).as_proxy()
+
+
+def _is_told(more: Any) -> bool:
+    """Is it a number that the model is given how many documents there are, and do their entries lie in a vector, of
+    which ``more`` would be needed? That is settled by a guard."""
+    if not current_frame().counts or free_unbacked_symbols(more) or (hint_of(more) or 0) >= 0:
+        return False
+    return bool(more <= 0)
 
 
 def stepped(tx: InstructionTranslatorBase, lengths: str, steps: Steps) -> Any:

@@ -27,7 +27,8 @@ import torch
 from packpass._compat import statically_known_true
 from packpass.capture import plain_messages
 from packpass.capture.dynamo import ListVariable, TensorVariable, TupleVariable, call, constant, example
-from packpass.capture.state import FrameState, Mode, active, caller_of, current_frame
+from packpass.capture.frame import FrameState, Mode
+from packpass.capture.state import active, caller_of, current_frame
 
 _ASYNC = "async_op"
 _SINGLE = ("output", "input", "output_split_sizes", "input_split_sizes", "group")

@@ -16,8 +16,9 @@ import torch
 from torch import fx
 
 from packpass.capture.dynamo import GetAttrVariable, TensorVariable, callee
+from packpass.capture.frame import FrameState, Mode
 from packpass.capture.origins import needed_for
-from packpass.capture.state import FrameState, Mode, active, restart
+from packpass.capture.state import active, restart
 from packpass.capture.watch import loops_are_sought
 from packpass.layout.attention import is_boundaries
 from packpass.layout.sources import last_name, source_name

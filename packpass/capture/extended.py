@@ -18,9 +18,10 @@ from packpass.capture.dynamo import (
     constant,
     is_side_effect_safe,
 )
+from packpass.capture.frame import LOOP_MODES
 from packpass.capture.lists import is_collected, is_documents, items_of
 from packpass.capture.python_functions import listed
-from packpass.capture.state import LOOP_MODES, active, current_frame
+from packpass.capture.state import active, current_frame
 
 if TYPE_CHECKING:
     from packpass.capture.dynamo import InstructionTranslatorBase as Translator

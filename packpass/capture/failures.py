@@ -6,17 +6,19 @@ import pathlib
 import traceback
 from typing import Any
 
-from packpass.capture import effects
-from packpass.capture.state import active, leave_to_stock, note, refuse, without_data_sizes
+from packpass.capture import code_loops, effects
+from packpass.capture.state import active, leave_to_stock, note, refuse, without_counts, without_data_sizes
 from packpass.decisions.location import shorten
 
 
 def refused(tx: Any, error: Exception, loops: bool) -> Exception | None:
     """Whatever fails because of what packpass does to a frame must not fail the model: stock torch decides."""
     what = effects.reason_of(error)
-    again = without_data_sizes(what)
+    again = without_counts(what) or without_data_sizes(what)
     if again is not None:
         return again
+    if active.regions and code_loops.is_left(active.regions[-1].tx, active.regions[-1].head):
+        return effects.refuse_exit()  # what fails is behind the loop, where there is no list of its yet, say
     if active.regions:
         reason = f"the loop body cannot be captured: {what}{effects.line_of(error)}"
         return refuse("body-not-traceable", reason, active.regions[-1].location)

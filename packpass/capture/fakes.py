@@ -31,8 +31,10 @@ from packpass._compat import (
 )
 from packpass.capture import assumed
 from packpass.capture.dynamo import fake_slice_table, fake_slices_are_expressions, fake_writes_assume_sizes
+from packpass.capture.frame import LOOP_MODES
+from packpass.capture.origins import INDEX_DTYPES
 from packpass.capture.questions import question
-from packpass.capture.state import LOOP_MODES, active
+from packpass.capture.state import active
 from packpass.semantics import AUTOGRAD_FUNCTION, op_name
 from packpass.semantics.sizes import DISTINCT
 from packpass.semantics.slotwise import of_one_slot
@@ -55,7 +57,14 @@ def install() -> None:
     if stock is None:
         return
     ours = functools.partial(_remembered, stock) if fake_slices_are_expressions() else _slice
-    table[_SLICE] = lambda *args, **kwargs: (ours if _tracing_a_loop() else stock)(*args, **kwargs)
+
+    def fake(mode: Any, func: Any, x: Any, *bounds: Any, **kwargs: Any) -> Any:
+        if not _tracing_a_loop():
+            return stock(mode, func, x, *bounds, **kwargs)
+        _settle(x, *bounds, **kwargs)
+        return ours(mode, func, x, *bounds, **kwargs)
+
+    table[_SLICE] = fake
 
 
 def run_node(original: Any, tracer: Any, node: Any, args: Any, kwargs: Any, nnmodule: Any) -> Any:
@@ -173,6 +182,23 @@ def _row(x: Any, at: int, start: Any, end: Any) -> str:
             return f"row {number}"
     rows.append(size)
     return f"row {len(rows) - 1}"
+
+
+def _settle(x: Any, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1) -> None:
+    """``cu[:n]``, by a number that the model is given: that it lies in the vector is settled by a guard, or else there
+    would be a size of its own for what is cut. Loops over as many documents as there are sizes for need no more."""
+    if x.dim() != 1 or x.dtype not in INDEX_DTYPES or not isinstance(step, int) or step != 1:
+        return
+    whole = hint_of(x.shape[0])
+    for bound in (start, end):
+        if whole is None or not isinstance(bound, torch.SymInt) or (hint := hint_of(bound)) is None:
+            continue
+        if 0 <= hint <= whole:
+            bool(bound >= 0) and bool(bound <= x.shape[0])
+    if isinstance(start, torch.SymInt) and isinstance(end, torch.SymInt):
+        first, last = hint_of(start), hint_of(end)
+        if first is not None and last is not None and first <= last:
+            bool(start <= end)
 
 
 def _remembered(

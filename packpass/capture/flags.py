@@ -15,8 +15,9 @@ import torch
 from packpass._compat import hint_of
 from packpass.capture import code_loops
 from packpass.capture.dynamo import TensorVariable, example
+from packpass.capture.frame import Mode
 from packpass.capture.origins import INDEX_DTYPES, needed_for
-from packpass.capture.state import Mode, current_frame
+from packpass.capture.state import current_frame
 from packpass.capture.watch import enter_loop_mode, is_an_entry, loops_are_sought, static_sizes
 
 

@@ -21,7 +21,8 @@ from packpass import markers
 from packpass._options import Options
 from packpass.capture import tensor_lists
 from packpass.capture.dynamo import LocalSource, VariableTracker, attribute, constant, dynamic_sources
-from packpass.capture.state import FrameState, Mode, active, frame_state, react, tracing_error
+from packpass.capture.frame import FrameState, Mode
+from packpass.capture.state import active, frame_state, react, tracing_error
 from packpass.decisions.records import RefusedError, record
 from packpass.layout.arguments import Argument, boundary_arguments
 from packpass.layout.sources import BOUNDARY_NAMES, LayoutError, last_name, source_name

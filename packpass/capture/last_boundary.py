@@ -16,7 +16,8 @@ import torch
 from packpass import markers
 from packpass._compat import hint_of
 from packpass.capture.dynamo import TensorVariable, constant
-from packpass.capture.state import LOOP_MODES, active, current_frame
+from packpass.capture.frame import LOOP_MODES
+from packpass.capture.state import active, current_frame
 from packpass.capture.watch import is_unknown
 from packpass.semantics.names import op_name
 

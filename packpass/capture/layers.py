@@ -36,8 +36,9 @@ from packpass.capture.dynamo import (
     example,
     size_of,
 )
+from packpass.capture.frame import Mode
 from packpass.capture.region import MOST_LAYERS
-from packpass.capture.state import Mode, active, as_layers, current_frame, location_of
+from packpass.capture.state import active, as_layers, current_frame, location_of
 from packpass.capture.watch import MOST_COLUMNS, ROWS, UNROLL_LIMIT, has_integers, loops_are_sought, vectors
 
 

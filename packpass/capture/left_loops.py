@@ -8,7 +8,8 @@ import torch
 
 from packpass.capture import branches
 from packpass.capture.dynamo import call
-from packpass.capture.state import Mode, active, has_captured, leave_to_stock
+from packpass.capture.frame import Mode
+from packpass.capture.state import active, has_captured, leave_to_stock
 
 
 def makes_left_loop(tx: Any) -> bool:

@@ -15,10 +15,11 @@ import torch
 from torch import fx
 
 from packpass._compat import hint_of
-from packpass.capture import sized
+from packpass.capture import given_numbers, sized
 from packpass.capture.dynamo import SymNodeVariable, TensorVariable, call, constant, emit, example
 from packpass.capture.entries import is_constant
-from packpass.capture.state import Mode, active, current_frame
+from packpass.capture.frame import Mode
+from packpass.capture.state import active, current_frame
 from packpass.capture.watch import ROWS, enter_loop_mode, is_unknown, loops_are_sought, watch_one_row
 from packpass.semantics.binding import example as example_of
 from packpass.semantics.call import call_of
@@ -34,7 +35,10 @@ def number(tx: Any, tensor: Any = None, *rest: Any, **kwargs: Any) -> Any:
     made = None if value is None else sized.number(tx, value)
     if made is not None:
         return made
-    if not active.regions or not isinstance(value, TensorVariable) or not _is_single(example(value)):
+    given = None if value is None else given_numbers.item(tx, value)
+    if given is not None or not active.regions:
+        return given
+    if not isinstance(value, TensorVariable) or not _is_single(example(value)):
         return None
     node = value.as_proxy().node
     if _source(node) is None or mutated_after(node.graph, node, node):
@@ -70,7 +74,7 @@ def _integer(tx: Any, part: Any) -> Any:
 
 def item(tx: Any, tensor: Any = None, *rest: Any, **kwargs: Any) -> Any:
     """``tensor.item()``, or a tensor in a slice, where it is an integer: nothing is cut off here."""
-    value = tensor.realize() if active.regions and tensor is not None else None
+    value = tensor.realize() if tensor is not None else None
     fake = example(value) if isinstance(value, TensorVariable) else None
     whole = isinstance(fake, torch.Tensor) and not (fake.dtype.is_floating_point or fake.dtype is torch.bool)
     return number(tx, value, *rest, **kwargs) if whole else None

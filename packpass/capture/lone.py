@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from packpass.capture.state import Mode, current_frame, location_of, restart
+from packpass.capture.frame import Mode
+from packpass.capture.state import current_frame, location_of, restart
 from packpass.capture.watch import loops_are_sought, vectors
 
 

@@ -14,7 +14,14 @@ from typing import Any, ClassVar
 
 import torch
 
-from packpass.capture.dynamo import AttrSource, FloatTensorSource, VariableTracker, example, install_guard
+from packpass.capture.dynamo import (
+    AttrSource,
+    FloatTensorSource,
+    VariableTracker,
+    dynamic_sources,
+    example,
+    install_guard,
+)
 
 
 def problem() -> str | None:
@@ -73,6 +80,32 @@ def made(tx: Any, source: Made, value: Any) -> Any:
         guards.remove(own)
     known = [size if isinstance(size, int) else None for size in example(variable).shape]
     guard(source.base, functools.partial(_has_shape, source=source, shape=known))
+    return variable
+
+
+class Number(FloatTensorSource):  # type: ignore[misc, unused-ignore]
+    """Where an input comes from that is the number in a tensor of one integer."""
+
+    @property
+    def _name_template(self) -> str:
+        return "{0}.item()"
+
+    def reconstruct(self, codegen: Any) -> None:
+        codegen(self.base)
+        codegen.load_method("item")
+        codegen.call_method(0)
+
+
+def number(tx: Any, source: Any, tensor: torch.Tensor) -> Any:
+    """The input that the number in an input ``tensor`` is. Inductor would not know of a number that is read from one in
+    the graph and that Dynamo knows already."""
+    own = Number(source)
+    name = own.name if isinstance(own.name, str) else own.name()
+    with dynamic_sources({name}):
+        variable = VariableTracker.build(tx, tensor.item(), own).realize()
+    guards = tx.output.guards.inner
+    for guard_ in [guard_ for guard_ in guards if guard_.originating_source == own]:
+        guards.remove(guard_)  # of what kind the tensor is, is guarded
     return variable
 
 

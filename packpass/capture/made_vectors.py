@@ -16,8 +16,9 @@ from typing import Any
 from packpass._compat import free_unbacked_symbols
 from packpass.capture import watch
 from packpass.capture.dynamo import example
+from packpass.capture.frame import Mode
 from packpass.capture.origins import is_made_from_numbers, made_from
-from packpass.capture.state import Mode, current_frame
+from packpass.capture.state import current_frame
 
 _MOST = 8
 """Entries for each of those that a vector is made from."""

@@ -12,9 +12,10 @@ from typing import Any
 from packpass.capture import plain
 from packpass.capture.counts import numbered
 from packpass.capture.dynamo import TensorVariable, call, constant
+from packpass.capture.frame import Mode
 from packpass.capture.hooks import group_is_on
 from packpass.capture.origins import made_from
-from packpass.capture.state import Mode, active, current_frame, restart
+from packpass.capture.state import active, current_frame, restart
 from packpass.capture.watch import enter_loop_mode, is_matrix, is_vector, loop_mode_for_symint
 from packpass.capture.widths import as_number
 

@@ -28,10 +28,11 @@ from packpass.capture.dynamo import (
     expression,
     variable,
 )
+from packpass.capture.frame import FrameState, GivenList, Mode
 from packpass.capture.hooks import group_is_on
 from packpass.capture.made_inputs import Made, guard, held, made
-from packpass.capture.state import FrameState, GivenList, Mode, active, current_frame, restart
-from packpass.capture.watch import enter_loop_mode, loop_ahead, loops_are_sought, source_name
+from packpass.capture.state import active, current_frame, restart
+from packpass.capture.watch import enter_loop_mode, loops_are_sought, source_name
 from packpass.semantics.binding import example as example_of
 
 
@@ -111,7 +112,7 @@ def seen(tx: Any, value: Any, gone_over: bool = False) -> None:
         return  # a setting
     source = value.source
     value, names = _held(tx, source)
-    if names is not None and _are_documents(tx, value, place, gone_over or loop_ahead(tx)):
+    if names is not None and _are_documents(tx, value, place, gone_over or code_loops.loop_ahead(tx)):
         _note(value, source, names)
         enter_loop_mode(tx, (len(value),), rank=_rank(value))
 

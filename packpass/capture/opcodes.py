@@ -21,6 +21,7 @@ from packpass.capture import (
     edges,
     effects,
     extended,
+    given_numbers,
     grown,
     joined_numbers,
     late_reads,
@@ -47,9 +48,10 @@ from packpass.capture.dynamo import (
     call,
     constant,
 )
+from packpass.capture.frame import LOOP_MODES
 from packpass.capture.lists import is_documents, items_of, numbers_of
 from packpass.capture.python_functions import unpacked
-from packpass.capture.state import LOOP_MODES, active
+from packpass.capture.state import active
 from packpass.capture.watched import TrackedLocals
 
 
@@ -238,7 +240,7 @@ def _slice(original: Any, self: Any, instruction: Any) -> None:
     """``x[: cu[-1]]`` reads a number from the boundaries; ``bounds[:-1]`` of a list of numbers."""
     found = numbers_of(self.stack[-3]) if instruction.opname == "BINARY_SLICE" else None
     if found is not None:
-        start, stop = self.popn(2)
+        start, stop = (given_numbers.item(self, end) or end for end in self.popn(2))
         self.pop()
         self.push(call(self, operator.getitem, found, SliceVariable([start, stop, constant(None)], self)))
         return

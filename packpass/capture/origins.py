@@ -6,6 +6,7 @@ import operator
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import sympy
 import torch
 from torch import fx
 
@@ -65,3 +66,14 @@ def _is_largest(node: Any) -> bool:
     if node.target in (operator.getitem, torch.select):
         return node.args[1] == -1 if len(node.args) == 2 else node.args[1:] == (0, -1)
     return op_name(node) in ("max", "amax")
+
+
+def is_size_of_a_vector(tx: Any, expr: Any) -> bool:
+    """Is ``expr`` made from the length of a vector of integers that is data?"""
+    wanted = set(free_unbacked_symbols(expr))
+    for node in tx.output.root_tracer.graph.nodes:
+        value = node.meta.get("example_value")
+        if isinstance(value, torch.Tensor) and value.dim() == 1 and value.dtype in INDEX_DTYPES:
+            if wanted & getattr(getattr(value.shape[0], "node", None), "expr", sympy.S.Zero).free_symbols:
+                return True
+    return False

@@ -6,7 +6,8 @@ from typing import Any
 
 from packpass.capture import branches, flags, joins, last_boundary, short_circuits
 from packpass.capture.dynamo import TensorVariable
-from packpass.capture.state import LOOP_MODES, current_frame
+from packpass.capture.frame import LOOP_MODES
+from packpass.capture.state import current_frame
 from packpass.capture.watch import watch_mask
 
 

@@ -30,7 +30,8 @@ from packpass.capture.dynamo import (
     constant,
     install_guard,
 )
-from packpass.capture.state import Mode, active, location_of, refuse
+from packpass.capture.frame import Mode
+from packpass.capture.state import active, location_of, refuse
 from packpass.markers import GROUP, RECV, SEND, WAIT
 
 

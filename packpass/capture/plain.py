@@ -60,7 +60,7 @@ def bounds(documents: Any, key: Any) -> Any:
 
 def front(documents: Any, key: Any) -> Any:
     """Where a slice ends that takes the entries in front of a document: ``[:i]`` and ``[: i + 1]`` of a list of
-    numbers, in a loop over them; None for any other."""
+    numbers, in a loop over them, or in front of loops those up to a number that is given; None for any other."""
     _never(documents, key)
 
 
@@ -108,7 +108,9 @@ class Documents:
                 return every(self, key)
             stop = front(self, key)
             if stop is not None:
-                return Documents(stop, self.get, self.kind, self.calls, self.origin[:stop])
+                origin = None if self.origin is None else self.origin[:stop]
+                part = Documents(stop, self.get, self.kind, self.calls, origin)
+                return part[1:] if key.start else part
             first, last = bounds(self, key)
             get = self.get
             part = Documents(

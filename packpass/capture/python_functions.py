@@ -14,6 +14,7 @@ import torch
 from packpass import markers
 from packpass._compat import free_unbacked_symbols, hint_of, values_of
 from packpass.capture import (
+    given_numbers,
     joins,
     layers,
     lone,
@@ -41,6 +42,7 @@ from packpass.capture.dynamo import (
     expression,
     variable,
 )
+from packpass.capture.frame import LOOP_MODES, Mode
 from packpass.capture.lists import CollectedItems, is_collected, is_documents, items_of
 from packpass.capture.sequences import (
     can_be_picked,
@@ -53,18 +55,7 @@ from packpass.capture.sequences import (
     refuse_use,
     take,
 )
-from packpass.capture.state import (
-    LOOP_MODES,
-    Mode,
-    active,
-    current_frame,
-    is_noted,
-    leave_to_stock,
-    location_of,
-    note,
-    refuse,
-    resumes,
-)
+from packpass.capture.state import active, current_frame, is_noted, leave_to_stock, location_of, note, refuse, resumes
 from packpass.decisions.location import is_library
 
 if TYPE_CHECKING:
@@ -86,20 +77,22 @@ def _range(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
     start, stop = (constant(0), args[0]) if len(args) == 1 else args[:2]
     if layers.is_one(tx):
         return None
+    if not all(isinstance(a, SymNodeVariable) or a.is_python_constant() for a in (start, stop)):
+        return None
     layers.watch_count(tx, start, stop)
     if all(a.is_python_constant() for a in (start, stop)):
         n = stop.as_python_constant()
         if isinstance(n, int) and n >= 1:
+            given_numbers.note_range(tx, n)
             watch.enter_loop_mode(tx, watch.static_sizes(n))
         return call(tx, plain.of_count, stop) if number_of(start) == 0 and lone.is_lone_range(tx, n) else None
-    if not all(isinstance(a, SymNodeVariable) or a.is_python_constant() for a in (start, stop)):
-        return None
     # Only the difference counts: range(1, n) runs as often as range(n - 1).
     if not watch.loop_mode_for_symint(tx, expression(stop) - expression(start)):
         if not active.regions and any(isinstance(a, SymNodeVariable) and watch.is_unknown(a.sym_num) for a in args):
             note("lengths-unknown", watch.READ.format("range() of a number that is data"), location_of(tx))
         return None
-    if watch.is_largest_number(tx, expression(stop)) or ranges.may_be_less(stop, start):
+    data = current_frame().counts and free_unbacked_symbols(expression(stop))
+    if watch.is_largest_number(tx, expression(stop)) or data or ranges.may_be_less(stop, start):
         # It may be less than nothing, which is as many as nothing.
         stop = call(tx, torch.sym_max, stop, start)
     return call(tx, plain.of_count, stop) if number_of(start) == 0 else call(tx, plain.of_range, start, stop)
@@ -111,7 +104,9 @@ def _asked(tx: Translator, value: Any) -> Any:
     if active.regions or not isinstance(value, TensorVariable) or not watch.is_scalar(value):
         return value
     watch.watch_item(tx, value)
-    return value.call_method(tx, "item", [], {}) if current_frame().mode is Mode.SYMBOLIC else value
+    if current_frame().mode is not Mode.SYMBOLIC:
+        return value
+    return given_numbers.item(tx, value) or value.call_method(tx, "item", [], {})
 
 
 def _steps(tx: Translator, start: Any, stop: Any, step: Any) -> Any:

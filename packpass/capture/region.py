@@ -12,6 +12,7 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import fx
 
 from packpass import markers
@@ -35,15 +36,17 @@ from packpass.capture.questions import without_slots
 from packpass.capture.running import adopt
 from packpass.capture.running import learn as learn_numbers
 from packpass.capture.state import Restart, active, caller_of, refuse, restart
+from packpass.capture.watch import ROWS
 from packpass.capture.watched import Accesses, Poison, TrackedLocals
 from packpass.capture.ways import Ways
+from packpass.semantics import example as example_of
 from packpass.semantics.added_entries import added_entry, is_plain, is_to_the_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from packpass.capture.dynamo import InstructionTranslatorBase
-    from packpass.capture.state import FrameState
+    from packpass.capture.frame import FrameState
 
 ITERATIONS = 2
 """Traced iterations of a loop at least; the second proves that the first was generic."""
@@ -142,7 +145,7 @@ class Region:
     ) -> None:
         assert active.frame is not None
         _check_surroundings(tx, location)
-        if not length.is_python_constant():  # else nothing may have been traced yet
+        if any(node.op != "placeholder" for node in tx.output.root_tracer.graph.nodes):  # else nothing was traced yet
             _check_hooks(location)
         self.id = len(active.frame.sites) + 1
         active.frame.sites[self.id] = location
@@ -267,6 +270,13 @@ class Region:
         self.indices.append(self.index.as_proxy().node)
         if unknown := self.known.begin():
             raise self._refuse_carried(unknown)
+
+    def reads_entries(self) -> bool:
+        """Does the body read entries of vectors by the number of its document?"""
+        numbers = {number.node.expr for number in map(example_of, self.indices)}
+        nodes = self.tx.output.root_tracer.graph.nodes
+        reads = (example_of(node.args[-1]) for node in nodes if node.target in ROWS and len(node.args) > 1)
+        return any(isinstance(at, torch.SymInt) and at.node.expr.free_symbols & numbers for at in reads)
 
     def end_iteration(self) -> None:
         for items in self.lists:

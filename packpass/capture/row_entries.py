@@ -12,8 +12,9 @@ from packpass.capture import layers, sized
 from packpass.capture import watch as vectors
 from packpass.capture.code_loops import line_of_loop
 from packpass.capture.dynamo import ListVariable, TensorVariable, call, constant, example
+from packpass.capture.frame import Mode
 from packpass.capture.origins import INDEX_DTYPES
-from packpass.capture.state import Mode, active, current_frame, restart
+from packpass.capture.state import active, current_frame, restart
 from packpass.capture.watch import MOST_COLUMNS, ROWS, enter_loop_mode, loops_are_sought
 from packpass.semantics.binding import example as example_of
 
@@ -57,6 +58,8 @@ def watch_items(tx: Any, values: list[Any]) -> None:
         value = value.realize()
         if isinstance(value, TensorVariable) and vectors.is_scalar(value):
             watch_item(tx, value)
+        elif isinstance(value, TensorVariable):
+            vectors.watch_count(tx, value.as_proxy().node)
 
 
 def listed(tx: Any, row: Any) -> Any:

@@ -16,6 +16,7 @@ from packpass._compat import values_of
 from packpass.capture import (
     arrays,
     edges,
+    given_numbers,
     layers,
     lone,
     nothing,
@@ -42,20 +43,15 @@ from packpass.capture.dynamo import (
     constant,
     current_scope_id,
     expression,
+    size_of,
     variable,
 )
+from packpass.capture.frame import Mode
 from packpass.capture.lists import CollectedItems, is_documents, items_of
 from packpass.capture.made_vectors import enter_for_several, is_as_data_says
 from packpass.capture.matrices import goes_over_rows, is_column, is_single, numbers_of_rows, rows_of
 from packpass.capture.region import MOST_LAYERS, Region
-from packpass.capture.state import (
-    Mode,
-    active,
-    current_frame,
-    is_run_by_a_loop,
-    location_of,
-    refuse,
-)
+from packpass.capture.state import active, current_frame, is_run_by_a_loop, location_of, refuse
 
 if TYPE_CHECKING:
     from packpass.capture.dynamo import InstructionTranslatorBase as Translator
@@ -93,6 +89,8 @@ def documents_of(tx: Translator, value: Any) -> Any:
             return call(tx, plain.of_tensor, value)
         size = value.as_proxy().node.meta["example_value"].shape[0]
         known = isinstance(size, int) or size.node.expr.is_number
+        if known and watch.loops_are_sought() and (names := given_numbers.cut_by(tx, value.as_proxy().node)):
+            watch.make_dynamic(names)
         if known and (watch.is_vector(value) or watch.batches(tx, {int(size)})):
             watch.enter_loop_mode(tx, watch.static_sizes(int(size)), padded=watch.is_batch(value))
             enter_for_several(value, int(size))
@@ -253,6 +251,8 @@ def _position(tx: Translator, documents: Value, key: Value) -> Value:
             return key
         if number == -1:
             return call(tx, operator.sub, length, constant(1))
+        if names := given_numbers.counted_by(tx):
+            watch.make_dynamic(names)
         raise refuse_use(tx, f"entry [{number}] of a sequence with one entry per document")
     if isinstance(key, SymNodeVariable):
         # A negative number counts from the end, one too large raises: neither is what the entry of it would be.
@@ -273,6 +273,8 @@ def _bounds(tx: Translator, documents: Value, key: Value) -> Value:
         raise refuse_use(tx, "a slice with a step")
     first, last = (0 if end is None else number_of(end) for end in (start, stop))
     if (first, last) not in ((0, 0), (1, 0), (0, -1)):
+        if names := given_numbers.names_of(tx, last or 0):
+            watch.make_dynamic(names)
         raise refuse_use(tx, "a slice other than [1:] or [:-1]")
     return TupleVariable([constant(first), constant(-1 * last if last else 0)], mutation_type=ValueMutationNew())
 
@@ -285,9 +287,12 @@ def _front(tx: Translator, documents: Value, key: Value) -> Value:
     whole = all(
         item.is_python_constant() and item.as_python_constant() in (None, one) for item, one in ((start, 0), (step, 1))
     )
+    length = length_of(tx, documents)
+    but_first = number_of(start) == 1 and step.is_python_constant() and step.as_python_constant() in (None, 1)
+    if not active.regions and (whole or but_first) and given_numbers.is_within(stop, size_of(length)):
+        return stop
     if not whole or origin.is_python_constant() or not isinstance(stop, SymNodeVariable):
         return constant(None)
-    length = length_of(tx, documents)
     known = any(_in_range(expression(stop) - more, length) for more in (0, 1))
     return stop if known else constant(None)
 

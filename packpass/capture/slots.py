@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from packpass.capture.dynamo import ConstantVariable, ListVariable, SymNodeVariable, ValueMutationNew, expression
+from packpass.capture.frame import LOOP_MODES
 from packpass.capture.lists import CollectedItems, items_of
-from packpass.capture.state import LOOP_MODES, Restart, active, current_frame, location_of, refuse
+from packpass.capture.state import Restart, active, current_frame, location_of, refuse
 from packpass.capture.watch import loop_mode_for_symint
 
 

@@ -1,22 +1,12 @@
-"""What the hooks know while one frame is being compiled.
-
-A frame is traced in one of four modes; each refusal restarts Dynamo's analysis one step further down:
-
-``PROBE``     stock tracing that only watches for a loop over documents. A frame without one never leaves this mode.
-``SYMBOLIC``  the loop is traced once for every number of documents.
-``UNROLLED``  symbolic loops are off (option or hook): scalars are captured and the unrolled loop is left to the passes.
-``STOCK``     loops are left alone: what ``torch.compile`` does by itself, but for `packpass.capture.late_reads`.
+"""The frame that is being compiled on this thread, and what becomes of it: another trace, or a refusal.
 
 State lives on the ``CompileContext`` of the frame, so it survives Dynamo's restarts and nothing else.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import enum
 import inspect
 import threading
-import types
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +17,7 @@ from packpass.capture.dynamo import (
     TensorifyScalarRestartAnalysis,
     UnspecializeRestartAnalysis,
 )
+from packpass.capture.frame import FrameState, Mode
 from packpass.capture.trace import Trace
 from packpass.decisions.location import is_library, shorten
 from packpass.decisions.records import Refusal, RefusedError, record
@@ -34,16 +25,6 @@ from packpass.layout.sources import LayoutError
 
 if TYPE_CHECKING:
     from packpass.capture.region import Region
-
-
-class Mode(enum.Enum):
-    PROBE = "probe"
-    SYMBOLIC = "symbolic"
-    UNROLLED = "unrolled"
-    STOCK = "stock"
-
-
-LOOP_MODES = (Mode.SYMBOLIC, Mode.UNROLLED)
 
 
 class TracingRefusedError(RefusedError, ShortenTraceback):
@@ -80,112 +61,6 @@ class Restart(UnspecializeRestartAnalysis, TensorifyScalarRestartAnalysis):
 
     ``Unspecialize...`` clears Dynamo's speculation log, ``Tensorify...`` is the one restart that a backend may raise.
     """
-
-
-@dataclasses.dataclass(frozen=True)
-class GivenList:
-    """A list that the program is given; ``rank``: 2 for one of several numbers for each document, else 1."""
-
-    source: Any
-    count: int
-    rank: int
-
-
-@dataclasses.dataclass
-class FrameState:
-    options: Options
-    mode: Mode = Mode.PROBE
-    dynamic_sources: set[str] = dataclasses.field(default_factory=set)
-    rows: set[str] = dataclasses.field(default_factory=set)
-    """Inputs whose sizes are symbols in every mode, because a pass asked for it."""
-    sites: dict[int, str] = dataclasses.field(default_factory=dict)
-    """Loop id -> user location."""
-    branches: dict[int, str] = dataclasses.field(default_factory=dict)
-    """Loop id -> the user's line with a branch on data that its two traced iterations followed both ways."""
-    both_ways: set[Any] = dataclasses.field(default_factory=set)
-    """Loops (code object, bytecode offset) in which also branches that skip a document are followed both ways."""
-    no_edges: set[Any] = dataclasses.field(default_factory=set)
-    """Loops in which what one document does in another way is a branch like others (`packpass.capture.edges`)."""
-    only_numbers: bool = False
-    """Are scalars captured for a number in front of a loop of which it is not known whether it is over documents?"""
-    data_sizes: bool | None = False
-    """Are results captured whose size is data (``repeat_interleave``, ``nonzero``, ``x[mask]``), because a loop over
-    documents comes behind them? None: no more, the frame could not be captured with them."""
-    expands: bool = False
-    """Are they captured because a row whose boundaries are known expands, see `packpass.capture.expansions`?"""
-    user_checks: bool = False
-    """Did the user check data outside a captured loop? Then the assertions in the graph are not all Dynamo's own."""
-    not_replayable: str = ""
-    """Why the loops of this frame must not be replayed although their two iterations are alike."""
-    given: dict[str, GivenList] = dataclasses.field(default_factory=dict)
-    """Name of the tensor of its numbers, or sizes -> a list that the program is given, and that may be of documents
-    (`packpass.capture.number_lists`)."""
-    settings: set[str] = dataclasses.field(default_factory=set)
-    """Such lists that are not: every document goes over them."""
-    row_sizes: bool = False
-    """Is there a loop over rows of sizes? Where there is, the lengths of what else is made of them depend on values."""
-    masks: bool = False
-    """Are rows picked by a mask? Then documents are the rows of a batch also where no vector has their lengths."""
-    parts: bool = False
-    """Are lengths given as parts of the longest, in floating point?"""
-    batches: set[str] = dataclasses.field(default_factory=set)
-    """Inputs with one row for each document."""
-    single_rows: bool = False
-    """Is there a matrix with one row, over which a loop was captured, among the values of the frame?"""
-    lone: bool | None = False
-    """Is there a loop over one document, whose number of entries torch takes for a constant, that is captured with that
-    number? None: no more, it was refused."""
-    lone_ranges: bool | None = False
-    """Is such a loop one over ``range(1)``, which may as well be over layers? None: no more."""
-    layers: set[str] | None = dataclasses.field(default_factory=set)
-    """Lines of loops that run documents inside of them and are traced as they are written, see
-    `packpass.capture.layers`. None: no more, that was refused."""
-    in_rows: bool = False
-    """May documents be those of one row of a matrix, so that a row of it is a vector like others?"""
-    assumed: set[str] = dataclasses.field(default_factory=set)
-    """Lines of loops that are taken for loops over documents because of how often they run now."""
-    lone_at: set[str] = dataclasses.field(default_factory=set)
-    """Lines with such loops that go by entries of a vector of integers."""
-    apart: bool = False
-    """Do the ranks of a group not exchange alike in this code? Then its messages and collectives stay as they are."""
-    unseen: set[Any] = dataclasses.field(default_factory=set)
-    """Loops by ``while`` or in steps, and functions that call themselves, of which has been said that they are not
-    captured."""
-    stepped: set[str] = dataclasses.field(default_factory=set)
-    """Lines with a ``range`` in steps of more than one."""
-    restarts: int = 0
-    said: bool = False
-    """Has a loop of this frame been refused, in this compile?"""
-    carried: dict[Any, Any] = dataclasses.field(default_factory=dict)
-    """Loop (code object, bytecode offset) -> which of its live frames has locals that change by documents, and how, see
-    `packpass.capture.carried`."""
-    keys: dict[int, Any] = dataclasses.field(default_factory=dict)
-    """Loop id -> loop (code object, bytecode offset)."""
-    left: set[Any] = dataclasses.field(default_factory=set)
-    """Loops that were refused, in front of which the graph ends, so that those before them stay captured."""
-    running: dict[Any, set[tuple[Any, ...]]] = dataclasses.field(default_factory=dict)
-    """Loop -> which of its live frames has a list of numbers under which name, and which key of what that holds, see
-    `packpass.capture.running`."""
-    defaults: dict[Any, list[tuple[int, str, Any]]] = dataclasses.field(default_factory=dict)
-    """Loop -> the entries of ``defaultdict`` that are made in front of it: the live frame, its local, and the key."""
-    row_numbers: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """Name -> how numbers of all rows are counted, see `packpass.capture.row_numbers`."""
-    exchanging: dict[Any, set[tuple[str, int]]] = dataclasses.field(default_factory=dict)
-    """Loop -> the lines of its body from which exchanges are called that stock torch does not trace."""
-    messages: int = 0
-    """Point-to-point requests captured so far: each gets a number."""
-    message_groups: dict[str, tuple[str, set[int]]] = dataclasses.field(default_factory=dict)
-    """Name of each process group in which a captured loop sends messages -> the user's line of the first, and the
-    global ranks at the other ends."""
-    code: types.CodeType | None = None
-    """The code of the frame; None if the gate was not there when it was traced."""
-    named_boundaries: tuple[tuple[str, Any], ...] = ()
-    """Name and value of the arguments with well-known names for boundaries, whether or not the code reads them."""
-
-    @property
-    def seeks(self) -> bool:
-        """Is it still looked for what tells that a loop is over documents?"""
-        return self.mode is Mode.PROBE or (self.mode is Mode.SYMBOLIC and self.only_numbers and not self.masks)
 
 
 class _Active(threading.local):
@@ -289,6 +164,16 @@ def without_lone_document(reason: str) -> Restart | None:
     return _from_the_start(frame, f"without a loop over one document: {reason}")
 
 
+def without_counts(reason: str) -> Restart | None:
+    """If a loop that runs as often as a given number says was taken for one over documents, do without that before
+    anything is refused: it may be one over layers."""
+    frame = active.frame
+    if frame is None or not frame.counts:
+        return None
+    frame.counts, frame.data_sizes = None, False
+    return _from_the_start(frame, f"loops that a given number counts are traced as they are written: {reason}")
+
+
 def with_layers(key: Any, reason: str) -> Restart | None:
     """If a loop was taken for one over documents that may be another, with documents inside of it, trace it as it is
     written before anything is refused."""
@@ -343,7 +228,11 @@ def refuse(code: str, reason: str, location: str, loop: Any = None) -> Restart:
         note(code, reason, location)
     key = loop or (active.regions[-1].key if active.regions else None)
     why = f"{code}: {reason}"
-    again = without_lone_document(why) or with_layers(key, why) or without_data_sizes(why) or without_layers(why)
+    again = without_lone_document(why) or with_layers(key, why)
+    own = [region for region in active.trace.regions.values() if region.key == key]
+    if again is None and (again := without_counts(why)) and any(region.reads_entries() for region in own):
+        note(code, reason, location)  # what is traced next has no loop that this could be said of
+    again = again or without_data_sizes(why) or without_layers(why)
     if again is not None:
         return again
     note(code, reason, location)

@@ -9,18 +9,18 @@ Functions named after what they wrap are ``replacement(original, *args)`` for th
 from __future__ import annotations
 
 import operator
-import types
 from typing import Any, NoReturn
 
-import sympy
 import torch
 
 from packpass._compat import free_unbacked_symbols, hint_of
 from packpass.capture import code_loops
 from packpass.capture.dynamo import SymNodeVariable, TensorVariable, example, size_of
+from packpass.capture.frame import FrameState, Mode
+from packpass.capture.given_numbers import counted_by, counts_entries, is_an_entry, is_made_from_one
 from packpass.capture.hooks import group_is_on
-from packpass.capture.origins import INDEX_DTYPES, is_largest_number, made_from, needed_for
-from packpass.capture.state import FrameState, Mode, active, current_frame, location_of, note, restart
+from packpass.capture.origins import INDEX_DTYPES, is_largest_number, is_size_of_a_vector, made_from, needed_for
+from packpass.capture.state import active, current_frame, location_of, note, restart
 
 UNROLL_LIMIT = 65
 """Entries of a boundary vector up to which a loop with a constant number of documents is unrolled and looked at."""
@@ -185,8 +185,8 @@ def loop_mode_for_symint(tx: Any, expr: Any) -> bool:
     """
     frame = current_frame()
     if free_unbacked_symbols(expr):
-        known = frame.row_sizes or is_size_of_a_vector(tx, expr) or is_largest_number(tx, expr)
-        return frame.mode is Mode.SYMBOLIC and known
+        known = frame.row_sizes or (frame.data_sizes and is_size_of_a_vector(tx, expr)) or is_largest_number(tx, expr)
+        return frame.mode is Mode.SYMBOLIC and (known or counts_entries(tx, expr))
     names = {*vectors(tx), *(vectors(tx, rank=2) if frame.row_sizes else ()), *batches(tx), *frame.batches}
     along = vectors(tx, rank=2) if frame.in_rows else {}
     env = tx.output.shape_env
@@ -201,6 +201,11 @@ def loop_mode_for_symint(tx: Any, expr: Any) -> bool:
                     frame.mode = Mode.SYMBOLIC if symbolic else Mode.UNROLLED
                     raise restart("a loop whose length is the number of documents")
                 return frame.mode is Mode.SYMBOLIC
+    if counts_entries(tx, expr) and loops_are_sought():
+        if frame.mode is Mode.PROBE:
+            frame.mode = Mode.SYMBOLIC
+            raise restart("a loop runs as often as a number says that is given to the model")
+        return frame.mode is Mode.SYMBOLIC
     return False
 
 
@@ -276,6 +281,9 @@ def watch_item(tx: Any, scalar: Any) -> None:
     vector = made_from(scalar.as_proxy().node)
     if vector is None:
         watch_mask(tx, scalar)
+    watch_count(tx, scalar.as_proxy().node)
+    if (names := counted_by(tx, scalar.as_proxy().node)) and symbolic:
+        make_dynamic(names)
     if frame.mode is not Mode.PROBE:
         _watch_entry(tx, scalar.as_proxy().node)
         return
@@ -297,9 +305,21 @@ def watch_item(tx: Any, scalar: Any) -> None:
     if isinstance(size, int) and size <= UNROLL_LIMIT:
         frame.mode = Mode.SYMBOLIC if symbolic else Mode.UNROLLED
         raise restart("boundaries are read one by one")
-    if symbolic and loop_ahead(tx):
+    if symbolic and code_loops.loop_ahead(tx):
         frame.mode, frame.only_numbers = Mode.SYMBOLIC, True
         raise restart("a number made from boundaries is read in front of a loop")
+
+
+def watch_count(tx: Any, node: Any) -> None:
+    """A number that is given to the model is read in front of a loop: how many of the boundaries are no padding, say.
+    What is cut by it has a size that is data."""
+    frame = current_frame()
+    if frame.data_sizes is not False or frame.mode is Mode.STOCK or not is_made_from_one(node):
+        return
+    if loops_are_sought() and code_loops.loop_ahead(tx):
+        frame.only_numbers = frame.only_numbers or frame.mode is Mode.PROBE
+        frame.mode, frame.data_sizes = Mode.SYMBOLIC, True
+        raise restart("a number that is given to the model is read in front of a loop")
 
 
 def _watch_entry(tx: Any, node: Any) -> None:
@@ -319,11 +339,6 @@ def _is_of_one_row(node: Any) -> bool:
     return any(_is_integers(v) and v.dim() == 1 and type(v.shape[0]) is int and v.shape[0] == 1 for v in values)
 
 
-def is_an_entry(node: Any) -> bool:
-    """Is it one of the entries of a vector, counted from its start, as a loop reads them? The last is the total."""
-    return node.target is operator.getitem and isinstance(node.args[1], int) and node.args[1] >= 0
-
-
 def loops_are_sought(frame: FrameState | None = None) -> bool:
     """Would a loop be captured if its numbers were known? Else what is switched off is the reason that it stays."""
     return (frame or current_frame()).options.symbolic_loops and group_is_on("symbolic-loops")
@@ -337,7 +352,7 @@ def watch_list(tx: Any, tensor: Any) -> None:
         return
     node = tensor.as_proxy().node
     known = value.dim() == 1 and (made_from(node) is not None or is_of_a_batch(tx, node))
-    if not known and loops_are_sought() and loop_ahead(tx):
+    if not known and loops_are_sought() and code_loops.loop_ahead(tx):
         note("lengths-unknown", LISTED, location_of(tx))
 
 
@@ -367,32 +382,7 @@ def watch_data_size(tx: Any) -> None:
     such a result (the frames of every image, say), what the loop needs to know would end with it: capture the size."""
     frame = current_frame()
     symbolic = frame.options.symbolic_loops and group_is_on("symbolic-loops")
-    if symbolic and frame.data_sizes is False and frame.mode is not Mode.STOCK and loop_ahead(tx):
+    if symbolic and frame.data_sizes is False and frame.mode is not Mode.STOCK and code_loops.loop_ahead(tx):
         frame.only_numbers = frame.only_numbers or frame.mode is Mode.PROBE
         frame.mode, frame.data_sizes = Mode.SYMBOLIC, True
         raise restart("a result of a size that is data stands in front of a loop")
-
-
-def is_size_of_a_vector(tx: Any, expr: Any) -> bool:
-    """Is ``expr`` made from the length of a vector of integers that is data?"""
-    if not current_frame().data_sizes:
-        return False
-    wanted = set(free_unbacked_symbols(expr))
-    for node in tx.output.root_tracer.graph.nodes:
-        value = node.meta.get("example_value")
-        if isinstance(value, torch.Tensor) and value.dim() == 1 and value.dtype in INDEX_DTYPES:
-            if wanted & getattr(getattr(value.shape[0], "node", None), "expr", sympy.S.Zero).free_symbols:
-                return True
-    return False
-
-
-def loop_ahead(tx: Any) -> bool:
-    """Does the code go on to a loop, or to a list of numbers (by which a row is split), in this frame or in one that
-    has called it?"""
-    while tx is not None:
-        ahead = tx.instructions[tx.instruction_pointer or 0 :]
-        loops = (i.opname in ("FOR_ITER", "GET_ITER") or isinstance(i.argval, types.CodeType) for i in ahead)
-        if any(loops) or any(i.argval == "tolist" for i in ahead if i.opname.startswith("LOAD_")):
-            return True
-        tx = tx.parent
-    return False

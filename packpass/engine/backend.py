@@ -20,9 +20,8 @@ from packpass._compat import size_oblivious, transforms_closed
 from packpass._options import Options
 from packpass.capture import Mode, frame_state
 from packpass.capture.expansions import PASS as EXPANDING
+from packpass.capture.frame import LOOP_MODES, FrameState
 from packpass.capture.state import (
-    LOOP_MODES,
-    FrameState,
     hands_on,
     in_tracing,
     restart,

@@ -17,8 +17,9 @@ import torch
 
 from packpass.capture.dynamo import CompileContext
 from packpass.capture.effects import first_line
+from packpass.capture.frame import FrameState, Mode
 from packpass.capture.hooks import GROUPS, Group
-from packpass.capture.state import FrameState, Mode, react
+from packpass.capture.state import react
 from packpass.decisions.location import shorten
 from packpass.decisions.records import Refusal, record
 from packpass.engine import missing, versions

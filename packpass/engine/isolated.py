@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, fx
 
-from packpass.capture.state import FrameState
+from packpass.capture.frame import FrameState
 from packpass.decisions.records import Refusal, record
 from packpass.engine.unpadded import Inner, Variants, dynamic_of
 from packpass.layout import analyze

@@ -12,7 +12,8 @@ from torch import fx
 from packpass import markers
 from packpass._options import Options
 from packpass._passes import Pass, names_of_tiers
-from packpass.capture.state import FrameState, Mode, react
+from packpass.capture.frame import FrameState, Mode
+from packpass.capture.state import react
 from packpass.decisions.document_form import DocumentForm
 from packpass.decisions.packed_form import PackedForm
 from packpass.decisions.records import Finding, GraphRecord, PassRun, Refusal, Rewrite, active

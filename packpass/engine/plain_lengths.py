@@ -20,7 +20,8 @@ from typing import Any
 import torch
 
 from packpass.capture import number_lists
-from packpass.capture.state import FrameState, Mode, resumes
+from packpass.capture.frame import FrameState, Mode
+from packpass.capture.state import resumes
 from packpass.capture.watch import loops_are_sought
 from packpass.decisions.location import shorten
 from packpass.decisions.records import Refusal

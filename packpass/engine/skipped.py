@@ -16,7 +16,8 @@ import torch
 
 from packpass._compat import keep_compiled
 from packpass.capture.effects import first_line, place_of, reads_data, reason_of
-from packpass.capture.state import LOOP_MODES, FrameState, Mode, react
+from packpass.capture.frame import LOOP_MODES, FrameState, Mode
+from packpass.capture.state import react
 from packpass.capture.watch import READ, loops_are_sought
 from packpass.decisions.location import shorten
 from packpass.decisions.records import Refusal, record

@@ -23,8 +23,9 @@ from torch._dynamo.testing import EagerAndRecordGraphs
 import packpass
 from packpass import capture
 from packpass._options import Options
+from packpass.capture.frame import FrameState
 from packpass.capture.hooks import Group, Hook, install_group, problem, switched_off, wrap
-from packpass.capture.state import FrameState, active
+from packpass.capture.state import active
 from packpass.engine import backend
 
 from .support import boundaries, compiled, equal, hold, row

@@ -74,6 +74,7 @@ from . import (
     rewrite_sums,
     rewrite_tails,
     rewrite_tensor_lists,
+    rewrite_told,
     rewrite_totals,
     rewrite_valid,
     rewrite_ways,
@@ -103,6 +104,7 @@ __all__ = [
     "rewrite_places", "rewrite_pooled", "rewrite_pooling", "rewrite_row_slots", "rewrite_row_windows",
     "rewrite_sums", "rewrite_tails",
     "rewrite_rows", "rewrite_rows_by_number", "rewrite_sequences", "rewrite_shifted", "rewrite_slices", "rewrite_slots",
-    "rewrite_subscripts", "rewrite_totals", "rewrite_ways", "rewrite_whiles", "rewrite_wide", "rewrite_written_down",
+    "rewrite_subscripts", "rewrite_told", "rewrite_totals", "rewrite_ways", "rewrite_whiles", "rewrite_wide",
+    "rewrite_written_down",
     "rewrite_python_lengths", "rewrite_tensor_lists", "rewrite_valid",
 ]  # fmt: skip
