@@ -22,7 +22,7 @@ import torch
 
 from packpass import markers
 from packpass._compat import free_unbacked_symbols
-from packpass.capture import sized
+from packpass.capture import sized, stops
 from packpass.capture.dynamo import SymNodeVariable, TensorVariable, call, constant, example
 from packpass.capture.nothing import ensure
 from packpass.capture.region import JUMPS, Region, catches_exceptions
@@ -171,6 +171,8 @@ def write_down(tx: Any, instruction: Any, value: Any, jumps_if: bool, region: Re
         return True
     if region.tx is not tx or not (is_bool or isinstance(value, TensorVariable)) or is_assert(tx, jumps_if):
         return False
+    if stops.passes_by(tx, instruction, value, jumps_if, region):
+        return True
     node = value.as_proxy().node
     of_row = _is_of_row(node) and (is_bool or _of_entries(node, region.indices[-1]))
     if of_row or region.key in current_frame().both_ways:

@@ -146,6 +146,11 @@ class Carried:
                 return names
         return []
 
+    def changed(self) -> bool:
+        """Has a local that is known to change done so already, in this iteration?"""
+        locals_of = self.frame.symbolic_locals
+        return any(dict.get(locals_of, name) is not made.start for names, made in self.names for name in names)
+
     def totals(self) -> dict[str, Any]:
         """Name of every total, row and list -> its value after the loop; a total may have been added to in place."""
         return {names[0]: made.after() for names, made in self.names if isinstance(made, WHOLES)}

@@ -32,6 +32,34 @@ def _loop_around(tx: Any) -> int | None:
     return max(ways, default=None)
 
 
+def is_exit(tx: Any, at: int, head: Any) -> bool:
+    """Does control, from an instruction in the loop that an iterator drives from ``head`` on, go on as behind its end
+    with nothing else between? Python may write what follows twice."""
+    if head.target is None:
+        return False
+    at, end = _beyond(tx, at), _beyond(tx, tx.indexof[head.target])
+    if tx.instructions[at].opname not in _DROPS:
+        return False
+    at = _beyond(tx, at + 1)
+    if tx.instructions[end].opname == "END_FOR":
+        end = _beyond(tx, end + 1)
+        end = _beyond(tx, end + 1) if tx.instructions[end].opname in _DROPS else end
+    while at != end:
+        one, other = tx.instructions[at], tx.instructions[end]
+        if (one.opname, one.argval) != (other.opname, other.argval) or one.target is not None:
+            return False
+        if one.opname.startswith("RETURN"):
+            return True
+        if max(at, end) + 1 >= len(tx.instructions):
+            return False
+        at, end = _beyond(tx, at + 1), _beyond(tx, end + 1)
+    return True
+
+
+_DROPS = ("POP_TOP", "POP_ITER")
+"""What takes the iterator of a loop from the stack that is left."""
+
+
 def is_left(tx: Any, head: Any) -> bool:
     """Is what is traced now behind the loop that begins with the instruction ``head``, or in front of it?"""
     first = tx.indexof[head]

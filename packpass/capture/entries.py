@@ -262,7 +262,8 @@ def _cut(
     if not free_unbacked_symbols(more) and hint_of(more) == 0 and bool(more == 0):
         more = 0  # settled by a guard, as adding two tensors of these sizes would
     stop = sympy.sympify(_expression(more))
-    told = not stop.is_Integer and _is_told(more)  # the rest is padding
+    data = bool(free_unbacked_symbols(more)) and bool(current_frame().counts or current_frame().stops)
+    told = not stop.is_Integer and (data or _is_told(more))  # the rest is padding
     if ahead < 0 or (not told and (not stop.is_Integer or stop > 0)):
         return None
     vector = emit(tx, "long", tx.output.current_tracer.proxy(tensor), method=True).as_proxy()
@@ -270,6 +271,8 @@ def _cut(
         vector = _computed(tx, step[0], vector, step[1])
     if ahead == 0 and stop == 0:
         return vector
+    if data:  # as many as there are documents: with fewer entries the program would fail, too
+        return emit(tx, torch.narrow, vector, 0, ahead, length.as_proxy()).as_proxy()
     end = call(tx, operator.add, length, constant(ahead)).as_proxy() if told else int(stop) or None
     return emit(tx, operator.getitem, vector, slice(ahead or None, end)).as_proxy()
 

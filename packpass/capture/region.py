@@ -141,8 +141,9 @@ class Region:
     """Is there another loop in what the body calls?"""
 
     def __init__(
-        self, tx: InstructionTranslatorBase, iterator: VariableTracker, length: VariableTracker, location: str
-    ) -> None:
+        self, tx: InstructionTranslatorBase, iterator: VariableTracker, length: VariableTracker, location: str,
+        whole: VariableTracker | None = None,
+    ) -> None:  # fmt: skip
         assert active.frame is not None
         _check_surroundings(tx, location)
         if any(node.op != "placeholder" for node in tx.output.root_tracer.graph.nodes):  # else nothing was traced yet
@@ -152,6 +153,8 @@ class Region:
         self.closed = False
         """Is everything about it proven that can be while it is traced?"""
         self.tx, self.iterator, self.length, self.location = tx, iterator, length, location
+        self.whole = length if whole is None else whole
+        """How many there are to go over, of which it may go over those in front of the first that leaves it."""
         self.head = tx.current_instruction
         """The FOR_ITER that drives the loop."""
         self.iteration = 0
@@ -270,6 +273,7 @@ class Region:
         self.indices.append(self.index.as_proxy().node)
         if unknown := self.known.begin():
             raise self._refuse_carried(unknown)
+        self.begun: fx.Node = next(reversed(self.tx.output.root_tracer.graph.nodes))
 
     def reads_entries(self) -> bool:
         """Does the body read entries of vectors by the number of its document?"""

@@ -26,6 +26,7 @@ from packpass.capture import (
     plain_nested,
     plain_parts,
     sized,
+    stops,
     watch,
 )
 from packpass.capture.columns import columns_of
@@ -186,7 +187,8 @@ def step(user: Any, iterator: Any, location: str) -> Value:
         length = length_of(user, attribute(user, iterator, "documents"))
         if active.regions:
             raise _nested(user, length, location)
-        region = Region(user, iterator, length, location)
+        key = user.f_code, user.current_instruction.offset
+        region = Region(user, iterator, stops.shortened(user, key, length), location, length)
         active.trace.regions[iterator] = region
         active.regions.append(region)
     else:
@@ -221,8 +223,8 @@ def _in_range(key: Any, length: Value) -> bool:
         return False
     region = active.regions[-1]
     ahead = key - expression(region.index)
-    watch.settle(length, region.length)
-    spare = expression(length) - expression(region.length) - ahead
+    watch.settle(length, region.whole)
+    spare = expression(length) - expression(region.whole) - ahead
     if not getattr(spare, "is_number", True):
         spare = _where_there_are_documents(region, spare)
     return all(getattr(n, "is_number", True) and bool(n >= 0) for n in (ahead, spare))
@@ -230,7 +232,7 @@ def _in_range(key: Any, length: Value) -> bool:
 
 def _where_there_are_documents(region: Region, number: Any) -> Any:
     """What a number is wherever the loop runs, if it is one number, and how often that is is a size that is data."""
-    env, length = region.tx.output.shape_env, sympy.sympify(expression(region.length))
+    env, length = region.tx.output.shape_env, sympy.sympify(expression(region.whole))
     found, never = values_of(env, number), length.subs(dict.fromkeys(length.free_symbols, 0)) == 0
     return found[1] if found is not None and never and length.free_symbols == number.free_symbols else number
 

@@ -1,5 +1,5 @@
 """Look-alikes of numbers that say how many documents there are: of layers, numbers that change before they are read,
-states from document to document, loops that are left."""
+states from document to document."""
 
 from __future__ import annotations
 
@@ -55,19 +55,6 @@ def a_state_up_to_a_number(x: Tensor, cu: Tensor, n: Tensor) -> Tensor:
         part = x[cu[i] : cu[i + 1]]
         parts.append(part + state)
         state = state * 0.5 + part.sum(0)
-    return torch.cat(parts)
-
-
-@leave(
-    "f[T,3] cu64", wrap=padded, tail=False, must_refuse=True,
-    why="the loop is left where the padding begins",
-)  # fmt: skip
-def left_at_the_padding(x: Tensor, cu: Tensor, n: Tensor) -> Tensor:
-    parts = []
-    for i in range(len(cu) - 1):
-        if cu[i + 1] < 0:
-            break
-        parts.append(x[cu[i] : cu[i + 1]].flip(0))
     return torch.cat(parts)
 
 

@@ -71,6 +71,7 @@ from . import (
     leave_shifted,
     leave_slices,
     leave_state,
+    leave_stopped,
     leave_subscripts,
     leave_sums,
     leave_tails,
@@ -108,7 +109,7 @@ __all__ = [
     "leave_pooling", "leave_python", "leave_row_slots", "leave_row_windows", "leave_sums", "leave_tails",
     "leave_rows", "leave_rows_by_number", "leave_sequences", "leave_shared", "leave_shifted",
     "leave_slices", "leave_state",
-    "leave_subscripts", "leave_told", "leave_totals",
+    "leave_subscripts", "leave_stopped", "leave_told", "leave_totals",
     "leave_ways", "leave_whiles", "leave_wide", "leave_written_down", "leave_windows",
     "leave_python_lengths", "leave_tensor_lists",
 ]  # fmt: skip

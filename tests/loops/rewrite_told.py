@@ -77,9 +77,9 @@ def of_a_batch_of_one(x: Tensor, cu: Tensor, n: Tensor) -> Tensor:
 
 @program("f[T,3] cu64", wrap=padded_row, exact=False, **GIVEN)
 def means_of_as_many(x: Tensor, cu: Tensor, n: Tensor) -> Tensor:
-    total, documents = x.new_zeros(()), n.item()
+    total, documents, cu = x.new_zeros(()), n.item(), cu[0]
     for i in range(documents):
-        total = total + x[cu[0, i] : cu[0, i + 1]].sum()
+        total = total + x[cu[i] : cu[i + 1]].sum()
     return total / documents
 
 

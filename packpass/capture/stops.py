@@ -1,0 +1,101 @@
+"""Loops that are left at the first document for which a condition holds: ``if lengths[i] == 0: break``, at padding.
+
+Where the condition is one on entries of vectors, and nothing but entries is looked at before it, it is computed for all
+documents in front of the loop, and the loop goes over those in front of the first for which it holds: how many these
+are is data. The first trace finds the condition; the frame is traced again, and then no document leaves the loop.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from packpass.capture.code_loops import is_exit
+from packpass.capture.dynamo import emit
+from packpass.capture.entries import made_of, made_of_tensor, numbers_made
+from packpass.capture.frame import Mode
+from packpass.capture.state import active, current_frame, restart
+from packpass.semantics import example as example_of
+
+if TYPE_CHECKING:
+    from packpass.capture.region import Region
+
+_COMPARISONS = (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne)
+
+
+def passes_by(tx: Any, instruction: Any, value: Any, jumps_if: bool, region: Region) -> bool:
+    """Is the branch one that leaves the loop, which no document does that the loop goes over now? Then tracing goes on
+    where the loop does. Traces the frame again if that is new; False if it is another branch."""
+    head = tx.indexof[region.head]
+    taken = is_exit(tx, tx.indexof[instruction.target], region.head) if tx.indexof[instruction.target] > head else False
+    fallen = is_exit(tx, tx.instruction_pointer, region.head)
+    frame = current_frame()
+    if taken == fallen or region.tx is not tx or len(active.regions) != 1 or frame.mode is not Mode.SYMBOLIC:
+        return False
+    made = _made(value.as_proxy().node, region)
+    if made is None or not _looks_at_entries(region) or region.known.changed():
+        return False
+    stop = (made, jumps_if if taken else not jumps_if)
+    known = frame.stops.setdefault(region.key, {})
+    if instruction.offset not in known:
+        if frame.data_sizes is None or len(known) == MOST or (known and region.whole is region.length):
+            return False
+        known[instruction.offset] = stop
+        frame.data_sizes = True
+        raise restart("a loop is left at the first document for which a condition holds")
+    if region.whole is region.length or known[instruction.offset] != stop:
+        return False
+    if not taken:
+        tx.jump(instruction)
+    return True
+
+
+MOST = 4
+"""Conditions with which a loop may be left: ``if a or b: break`` are two."""
+
+
+def shortened(tx: Any, key: Any, length: Any) -> Any:
+    """How many documents are in front of the first that leaves a loop, of ``length``; that if none is known to."""
+    stops = current_frame().stops.get(key)
+    if not stops or active.regions:
+        return length
+    either: Any = None
+    for made, leaves_if in stops.values():
+        holds = numbers_made(tx, made, length)
+        if holds is None:
+            return length
+        holds = holds if leaves_if else emit(tx, torch.logical_not, holds).as_proxy()
+        either = holds if either is None else emit(tx, torch.logical_or, either, holds).as_proxy()
+    stopped = emit(tx, torch.cumsum, either, 0).as_proxy()
+    number = emit(tx, torch.sum, emit(tx, operator.eq, stopped, 0).as_proxy())
+    return number.call_method(tx, "item", [], {})
+
+
+def _made(condition: fx.Node, region: Region) -> Any:
+    """How a comparison of entries is made in this iteration (`packpass.capture.entries`); None of another condition."""
+    if condition.target not in _COMPARISONS or condition.kwargs or len(condition.args) != 2:
+        return None
+    index, begin = region.indices[-1], region.indices[0]
+    parts = []
+    for side in condition.args:
+        tensor = isinstance(example_of(side), torch.Tensor)
+        parts.append(made_of_tensor(side, index, begin) if tensor else made_of(side, index, begin))
+    return None if None in parts else (condition.target, *parts)
+
+
+def _looks_at_entries(region: Region) -> bool:
+    """Has the iteration done nothing so far but to look at entries of vectors, which it may for one more document?"""
+    if region.has_listed():
+        return False
+    node = region.begun.next
+    while node.op != "root":
+        value = example_of(node)
+        number = isinstance(value, (int, torch.SymInt, torch.SymBool)) and node.target != torch.ops.aten.sym_size.int
+        single = isinstance(value, torch.Tensor) and not value.dim() and not value.dtype.is_floating_point
+        if not (number or single or node.target is torch.ops.aten._assert_scalar.default):
+            return False
+        node = node.next
+    return True
