@@ -273,7 +273,7 @@ class Region:
         self.indices.append(self.index.as_proxy().node)
         if unknown := self.known.begin():
             raise self._refuse_carried(unknown)
-        self.begun: fx.Node = next(reversed(self.tx.output.root_tracer.graph.nodes))
+        self.begun: fx.Node = next(iter(reversed(self.tx.output.root_tracer.graph.nodes)))
 
     def reads_entries(self) -> bool:
         """Does the body read entries of vectors by the number of its document?"""
