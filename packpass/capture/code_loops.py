@@ -32,6 +32,13 @@ def _loop_around(tx: Any) -> int | None:
     return max(ways, default=None)
 
 
+def names_on_line(tx: Any) -> set[str]:
+    """The locals that the line which is traced reads."""
+    here = _line(tx.current_instruction)
+    own = (i for i in tx.instructions if i.opname.startswith("LOAD_FAST") and _line(i) == here)
+    return {name for i in own for name in (i.argval if isinstance(i.argval, tuple) else (i.argval,))}
+
+
 def is_exit(tx: Any, at: int, head: Any) -> bool:
     """Does control, from an instruction in the loop that an iterator drives from ``head`` on, go on as behind its end
     with nothing else between? Python may write what follows twice."""

@@ -15,11 +15,12 @@ import torch
 
 from packpass._compat import free_unbacked_symbols, hint_of
 from packpass.capture import made_inputs
-from packpass.capture.code_loops import line_of_loop
+from packpass.capture.code_loops import line_of_loop, names_on_line
 from packpass.capture.dynamo import SymNodeVariable, TensorVariable, call, constant
 from packpass.capture.frame import Mode
 from packpass.capture.origins import INDEX_DTYPES, needed_for
 from packpass.capture.state import active, current_frame, location_of
+from packpass.semantics import example as example_of
 from packpass.semantics.effects import mutated_after
 
 
@@ -46,10 +47,10 @@ def counts_entries(tx: Any, expr: Any) -> bool:
             given |= dict.fromkeys(number.node.expr.free_symbols, hint_of(number))
     if not expr.free_symbols <= set(given):
         return False
-    count = 0 if free_unbacked_symbols(expr) else sympy.sympify(expr.xreplace(given))
-    found = any(length is not None and length > 1 and length >= count for length in _lengths(tx))
-    frame.counts = frame.counts or found
-    return found
+    count = 1 if free_unbacked_symbols(expr) else sympy.sympify(expr.xreplace(given))
+    found = count >= 1 and any(length is not None and length > 1 and length >= count for length in _lengths(tx))
+    frame.counts = frame.counts or bool(found)
+    return bool(found)
 
 
 def item(tx: Any, tensor: Any) -> Any:
@@ -65,12 +66,19 @@ def item(tx: Any, tensor: Any) -> Any:
             return None
         steps.append(node)
         (node,) = node.all_input_nodes
-    if node.op != "placeholder" or mutated_after(node.graph, node, node):
+    if node.op != "placeholder" or _may_have_changed(node):
         return None
     number = _number_in(tx, node)
     for step in reversed(steps) if number is not None else ():
         number = call(tx, step.target, *(constant(side) if type(side) is int else number for side in step.args))
     return number
+
+
+def _may_have_changed(node: torch.fx.Node) -> bool:
+    """Has the program written to an input of integers, or to what may be one? Inputs may share memory."""
+    inputs = (other for other in node.graph.find_nodes(op="placeholder") if isinstance(example_of(other), torch.Tensor))
+    integers = [other for other in inputs if not example_of(other).dtype.is_floating_point]
+    return any(mutated_after(node.graph, other, node) for other in integers)
 
 
 def _number_in(tx: Any, node: torch.fx.Node) -> Any:
@@ -88,8 +96,9 @@ _ARITHMETIC = (operator.add, operator.sub, operator.mul)
 def note_range(tx: Any, count: int) -> None:
     """``range(n)``: which numbers of Python's that the model is given may have decided how often the loop runs."""
     names = names_of(tx, count)
+    spelled = names & {f"L[{name!r}]" for name in names_on_line(tx)}
     if names and not active.regions:
-        current_frame().counted[location_of(tx)] = names
+        current_frame().counted[location_of(tx)] = spelled or names
 
 
 def names_of(tx: Any, count: int) -> set[str]:

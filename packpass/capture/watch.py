@@ -314,7 +314,7 @@ def watch_count(tx: Any, node: Any) -> None:
     """A number that is given to the model is read in front of a loop: how many of the boundaries are no padding, say.
     What is cut by it has a size that is data."""
     frame = current_frame()
-    if frame.data_sizes is not False or frame.mode is Mode.STOCK or not is_made_from_one(node):
+    if frame.counts is None or frame.data_sizes is not False or frame.mode is Mode.STOCK or not is_made_from_one(node):
         return
     if loops_are_sought() and code_loops.loop_ahead(tx):
         frame.only_numbers = frame.only_numbers or frame.mode is Mode.PROBE
