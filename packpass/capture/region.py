@@ -181,14 +181,7 @@ class Region:
         self._scope.enter_context(enter_new_scope())
         self.cells = Accesses()
         self._frames: list[tuple[Any, Accesses]] = []
-        frame: Any = tx
-        while frame is not None:
-            if not isinstance(frame.symbolic_locals, TrackedLocals):
-                frame.symbolic_locals = TrackedLocals(frame.symbolic_locals)
-            accesses = Accesses()
-            frame.symbolic_locals.watchers.append(accesses)
-            self._frames.append((frame, accesses))
-            frame = caller_of(frame)
+        self._watch_locals()
         active.frame.keys[self.id] = self.key
         self.indices: list[Any] = []
         self._before = [dict(frame.symbolic_locals) for frame, _ in self._frames]
@@ -203,6 +196,17 @@ class Region:
         if lost:
             raise self._refuse_carried(lost)
         self.known = Carried(self, self._frames[owner][0], learned, self._before[owner])
+
+    def _watch_locals(self) -> None:
+        """Of the frame of the loop, and of those that have called it."""
+        frame: Any = self.tx
+        while frame is not None:
+            if not isinstance(frame.symbolic_locals, TrackedLocals):
+                frame.symbolic_locals = TrackedLocals(frame.symbolic_locals)
+            accesses = Accesses()
+            frame.symbolic_locals.watchers.append(accesses)
+            self._frames.append((frame, accesses))
+            frame = caller_of(frame)
 
     @property
     def key(self) -> Any:
