@@ -52,17 +52,6 @@ def value_of_the_last_document_with_tokens(x: Tensor, cu: Tensor) -> Tensor:
     return total
 
 
-@leave("f[T] cu", must_refuse=True, why="the loop ends at the first document without tokens")
-def left_at_the_first_empty(x: Tensor, cu: Tensor) -> Tensor:
-    total, count = x.new_zeros(()), 0
-    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
-        if e - s == 0:
-            break
-        total = total + x[s:e].sum()
-        count += 1
-    return total / max(count, 1)
-
-
 @leave("f[T] cu", must_refuse=True, why="the function ends at the first document without tokens")
 def returns_at_the_first_empty(x: Tensor, cu: Tensor) -> Tensor:
     total = x.new_zeros(())

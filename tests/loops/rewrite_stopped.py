@@ -97,3 +97,14 @@ def left_in_the_middle(x: Tensor, cu: Tensor) -> Tensor:
             break
         out[cu[i] : cu[i + 1]] = x[cu[i] : cu[i + 1]].flip(0)
     return out
+
+
+@program("f[T] cu", exact=False, graphs=3)
+def left_at_the_first_empty(x: Tensor, cu: Tensor) -> Tensor:
+    total, count = x.new_zeros(()), 0
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        if e - s == 0:
+            break
+        total = total + x[s:e].sum()
+        count += 1
+    return total / max(count, 1)
