@@ -123,16 +123,6 @@ def last_document_is_special(x: Tensor, cu: Tensor) -> Tensor:
 # ---------------------------------------------------------------- early exits
 
 
-@leave("f[2,T] cu", must_refuse=True, why="documents after the first empty one are not processed")
-def break_at_empty(x: Tensor, cu: Tensor) -> Tensor:
-    out = x.clone()
-    for i in range(len(cu) - 1):
-        if cu[i] == cu[i + 1]:
-            break
-        out[:, cu[i] : cu[i + 1]] = x[:, cu[i] : cu[i + 1]].roll(-1, -1)
-    return out
-
-
 @leave("f[2,T] cu", must_refuse=True, why="the loop ends at a data-dependent document")
 def return_from_loop(x: Tensor, cu: Tensor) -> Tensor:
     out = x.clone()

@@ -108,3 +108,13 @@ def left_at_the_first_empty(x: Tensor, cu: Tensor) -> Tensor:
         total = total + x[s:e].sum()
         count += 1
     return total / max(count, 1)
+
+
+@program("f[2,T] cu", graphs=3)
+def break_at_empty(x: Tensor, cu: Tensor) -> Tensor:
+    out = x.clone()
+    for i in range(len(cu) - 1):
+        if cu[i] == cu[i + 1]:
+            break
+        out[:, cu[i] : cu[i + 1]] = x[:, cu[i] : cu[i + 1]].roll(-1, -1)
+    return out
