@@ -19,11 +19,11 @@ from packpass.capture.entries import made_of, made_of_tensor, numbers_made
 from packpass.capture.frame import Mode
 from packpass.capture.state import active, current_frame, restart
 from packpass.semantics import example as example_of
+from packpass.semantics import op_of
+from packpass.semantics.pointwise import COMPARISONS
 
 if TYPE_CHECKING:
     from packpass.capture.region import Region
-
-_COMPARISONS = (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne)
 
 
 def passes_by(tx: Any, instruction: Any, value: Any, jumps_if: bool, region: Region) -> bool:
@@ -76,14 +76,14 @@ def shortened(tx: Any, key: Any, length: Any) -> Any:
 
 def _made(condition: fx.Node, region: Region) -> Any:
     """How a comparison of entries is made in this iteration (`packpass.capture.entries`); None of another condition."""
-    if condition.target not in _COMPARISONS or condition.kwargs or len(condition.args) != 2:
+    if op_of(condition) not in COMPARISONS or condition.kwargs or len(condition.args) != 2:
         return None
     index, begin = region.indices[-1], region.indices[0]
     parts = []
     for side in condition.args:
         tensor = isinstance(example_of(side), torch.Tensor)
         parts.append(made_of_tensor(side, index, begin) if tensor else made_of(side, index, begin))
-    return None if None in parts else (condition.target, *parts)
+    return None if None in parts else (getattr(operator, op_of(condition)), *parts)
 
 
 def _looks_at_entries(region: Region) -> bool:
