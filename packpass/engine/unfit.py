@@ -46,7 +46,7 @@ def unless_unfit(compiled: Callable[..., Any], original: fx.GraphModule, doubt: 
         except VerificationError:
             raise
         except (RuntimeError, ValueError) as error:
-            of_sizes = _is_of_sizes(error)
+            of_sizes = _is_of_sizes(error) or markers.NO_DOCUMENTS in str(error)
             if not of_sizes and (_OURS not in str(error) or any(getattr(x, "is_cuda", False) for x in inputs)):
                 raise
             if not fallback and not _leaves_no_trace(original):

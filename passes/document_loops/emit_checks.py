@@ -63,8 +63,8 @@ def emit_checks(emitter: Emitter, decided: Decided, total: Any) -> None:
 
 def _ensure_boundaries(emitter: Emitter) -> None:
     """How many boundaries there are may be data, and none at all: slices of nothing, of which Python makes no
-    documents. Kernels would read the first one nevertheless."""
+    documents. Kernels would read the first one nevertheless. Of no documents, eager makes no gradients either."""
     size = example(emitter.cu).shape[0]
-    if not isinstance(size, int) and not statically_known_true(size >= 1):
-        some = emitter.call(operator.ge, emitter.call(torch.ops.aten.sym_size.int, emitter.cu, 0), 1)
-        emitter.call(torch.ops.aten._assert_scalar.default, some, "packpass: cu_seqlens is empty; [0] is no document")
+    if not isinstance(size, int) and not statically_known_true(size >= 2):
+        some = emitter.call(operator.ge, emitter.call(torch.ops.aten.sym_size.int, emitter.cu, 0), 2)
+        emitter.call(torch.ops.aten._assert_scalar.default, some, markers.NO_DOCUMENTS)
