@@ -87,6 +87,8 @@ def _cut(graph: fx.Graph, loop: LoopFound) -> None:
         if not places <= {0, 1} or least is None or (known is not None and known >= least):
             continue
         needed = count + max(places)
+        if known is None and least <= 2:
+            bool(size == least)  # as torch finds out as soon as a size is 1, when a check goes by the symbol already
         if known is not None and not (needed >= 0 and needed <= size):  # which guards settle
             continue
         with graph.inserting_before(loop.iterations[0][0]):

@@ -151,7 +151,8 @@ def hint_of(size: Any) -> int | None:
 
     if not isinstance(size, torch.SymInt):
         return int(size)
-    hint = size.node.hint if size.node.has_hint() else None
+    known = getattr(size.node, "has_hint", None)
+    hint = size.node.hint if known is not None and known() else None
     return None if hint is None or isinstance(hint, torch.SymInt) else int(hint)
 
 

@@ -165,5 +165,6 @@ def _lengths(tx: Any) -> Iterator[int | None]:
     given += [entry for value in given if type(value) is dict for entry in value.values()]
     made = [node.meta.get("example_value") for node in tx.output.root_tracer.graph.nodes]
     for value in [*given, *made]:
-        if isinstance(value, torch.Tensor) and 1 <= value.dim() <= 2 and value.dtype in INDEX_DTYPES:
+        plain = isinstance(value, torch.Tensor) and value.layout is torch.strided and value.dtype in INDEX_DTYPES
+        if plain and 1 <= value.dim() <= 2:
             yield hint_of(value.shape[-1])

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from packpass._compat import hint_of
 from packpass.capture.code_loops import is_exit
-from packpass.capture.dynamo import emit
+from packpass.capture.dynamo import emit, size_of
 from packpass.capture.entries import made_of, made_of_tensor, numbers_made
 from packpass.capture.frame import Mode
 from packpass.capture.state import active, current_frame, restart
@@ -62,6 +63,8 @@ def shortened(tx: Any, key: Any, length: Any) -> Any:
     stops = current_frame().stops.get(key)
     if not stops or active.regions:
         return length
+    if hint_of(size_of(length)) == 1:
+        bool(size_of(length) == 1)  # torch finds out when checks go by the symbol
     either: Any = None
     for made, leaves_if in stops.values():
         holds = numbers_made(tx, made, length)
