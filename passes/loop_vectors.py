@@ -15,8 +15,9 @@ from torch import fx
 
 from packpass._compat import free_unbacked_symbols, hint_of
 from packpass.semantics import example, storage
+from packpass.semantics.build import Builder, NotBuilt
 from passes.loops import LoopFound, find
-from passes.nodes import call, needed_for
+from passes.nodes import needed_for
 
 RULE = "vectorize_segments"
 _ENTRIES = (operator.getitem, torch.select)
@@ -91,9 +92,13 @@ def _cut(graph: fx.Graph, loop: LoopFound) -> None:
             bool(size == least)  # as torch finds out as soon as a size is 1, when a check goes by the symbol already
         if known is not None and not (needed >= 0 and needed <= size):  # which guards settle
             continue
-        with graph.inserting_before(loop.iterations[0][0]):
-            length = call(graph, RULE, operator.add, loop.length, 1) if max(places) else loop.length
-            kept = call(graph, RULE, torch.narrow, vector, 0, 0, length)
+        build = Builder(graph, loop.iterations[0][0], vector, RULE)
+        try:
+            length = build.call(operator.add, loop.length, 1) if max(places) else loop.length
+            kept = build.call(torch.narrow, vector, 0, 0, length)
+        except NotBuilt:  # the loop is left as it is
+            build.undo()
+            continue
         for node, _ in reads:
             node.replace_input_with(vector, kept)
 
