@@ -159,12 +159,22 @@ def _is_input(node: torch.fx.Node) -> bool:
     return node.op == "placeholder" and source is not None and not hasattr(source, "idx")
 
 
+def has_vectors(tx: Any) -> bool:
+    """Is there a vector of integers that a given number may count the entries of?"""
+    return any((length or 0) > 1 for length in _lengths(tx))
+
+
 def _lengths(tx: Any) -> Iterator[int | None]:
     """Of the vectors of integers that there are, and the rows of matrices that the model is given."""
     given = list(tx.output.root_tx.f_locals.values())
-    given += [entry for value in given if type(value) is dict for entry in value.values()]
+    held = [value if type(value) is dict else getattr(value, "__dict__", {}) for value in given if _holds(value)]
     made = [node.meta.get("example_value") for node in tx.output.root_tracer.graph.nodes]
-    for value in [*given, *made]:
+    for value in [*given, *(entry for entries in held for entry in entries.values()), *made]:
         plain = isinstance(value, torch.Tensor) and value.layout is torch.strided and value.dtype in INDEX_DTYPES
         if plain and 1 <= value.dim() <= 2:
             yield hint_of(value.shape[-1])
+
+
+def _holds(value: Any) -> bool:
+    """Is it a dict, or an object with attributes, as the parameters of packed sequences are?"""
+    return not isinstance(value, (torch.Tensor, torch.nn.Module, type))

@@ -17,7 +17,7 @@ from packpass._compat import free_unbacked_symbols, hint_of
 from packpass.capture import code_loops
 from packpass.capture.dynamo import SymNodeVariable, TensorVariable, example, size_of
 from packpass.capture.frame import FrameState, Mode
-from packpass.capture.given_numbers import counted_by, counts_entries, is_an_entry, is_made_from_one
+from packpass.capture.given_numbers import counted_by, counts_entries, has_vectors, is_an_entry, is_made_from_one
 from packpass.capture.hooks import group_is_on
 from packpass.capture.origins import INDEX_DTYPES, is_largest_number, is_size_of_a_vector, made_from, needed_for
 from packpass.capture.state import active, current_frame, location_of, note, restart
@@ -316,7 +316,7 @@ def watch_count(tx: Any, node: Any) -> None:
     frame = current_frame()
     if frame.counts is None or frame.data_sizes is not False or frame.mode is Mode.STOCK or not is_made_from_one(node):
         return
-    if loops_are_sought() and code_loops.loop_ahead(tx):
+    if loops_are_sought() and code_loops.loop_ahead(tx) and has_vectors(tx):
         frame.only_numbers = frame.only_numbers or frame.mode is Mode.PROBE
         frame.mode, frame.data_sizes = Mode.SYMBOLIC, True
         raise restart("a number that is given to the model is read in front of a loop")
