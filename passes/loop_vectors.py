@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass._compat import free_unbacked_symbols, hint_of
+from packpass._compat import free_unbacked_symbols, hint_of, statically_known_true
 from packpass.semantics import example, storage
 from packpass.semantics.build import Builder, NotBuilt
 from passes.loops import LoopFound, find
@@ -86,6 +86,8 @@ def _cut(graph: fx.Graph, loop: LoopFound) -> None:
         size, places = example(vector).shape[0], {place for _, place in reads}
         known, least = hint_of(count + max(places)), hint_of(size)
         if not places <= {0, 1} or least is None or (known is not None and known >= least):
+            continue
+        if statically_known_true(size - count == 1):  # boundaries, of which only starts are read
             continue
         needed = count + max(places)
         if known is None and least <= 2:
