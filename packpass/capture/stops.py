@@ -21,6 +21,7 @@ from packpass.capture.frame import Mode
 from packpass.capture.state import active, current_frame, restart
 from packpass.semantics import example as example_of
 from packpass.semantics import op_of
+from packpass.semantics.effects import effects_of
 from packpass.semantics.pointwise import COMPARISONS
 
 if TYPE_CHECKING:
@@ -98,7 +99,9 @@ def _looks_at_entries(region: Region) -> bool:
         value = example_of(node)
         number = isinstance(value, (int, torch.SymInt, torch.SymBool)) and node.target != torch.ops.aten.sym_size.int
         single = isinstance(value, torch.Tensor) and not value.dim() and not value.dtype.is_floating_point
-        if not (number or single or node.target is torch.ops.aten._assert_scalar.default):
+        if node.target is not torch.ops.aten._assert_scalar.default and not (
+            (number or single) and effects_of(node).repeatable
+        ):
             return False
         node = node.next
     return True

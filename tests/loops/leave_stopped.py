@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from .harness import leave
@@ -94,6 +95,20 @@ def written_before_it_leaves(x: Tensor, cu: Tensor) -> Tensor:
         if e < 0:
             break
     return out
+
+
+@leave(
+    "f[T,3] cu64", wrap=padded, must_refuse=True, **SHORT,
+    why="the document that leaves the loop is counted in a tensor before",
+)  # fmt: skip
+def counted_in_place_before_it_leaves(x: Tensor, cu: Tensor) -> Any:
+    out, seen = x * 2, torch.zeros(cu.shape, dtype=torch.int64)
+    for i in range(len(cu) - 1):
+        seen[i].add_(1)
+        if cu[i + 1] < 0:
+            break
+        out[cu[i] : cu[i + 1]] = x[cu[i] : cu[i + 1]].cumsum(0)
+    return out, seen
 
 
 @leave(
