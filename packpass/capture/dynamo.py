@@ -92,7 +92,7 @@ from torch._dynamo.variables.misc import AutogradFunctionContextVariable, NullVa
 # State that survives restarts of one compile and nothing else.
 from torch._guards import CompileContext
 
-from packpass._compat import statically_known_true
+from packpass._compat import hint_of, statically_known_true
 
 AttrSource: Any = getattr(builder, "AttrSource", None)
 FloatTensorSource: Any = getattr(builder, "FloatTensorSource", object)
@@ -207,6 +207,12 @@ def fake_slice_table() -> dict[Any, Callable[..., Any]]:
 def size_of(value: Any) -> Any:
     """The integer that a value of the traced program is, as torch has it: a symbolic one, or an int."""
     return value.sym_num if isinstance(value, SymNodeVariable) else value.as_python_constant()
+
+
+def settled_within(number: Any, most: Any) -> bool:
+    """Is ``0 <= number <= most`` now? Then a guard says so for other calls; False also where only data knows."""
+    now, end = hint_of(number), hint_of(most)
+    return now is not None and end is not None and 0 <= now <= end and bool(number >= 0) and bool(number <= most)
 
 
 def expression(value: Any) -> Any:

@@ -30,9 +30,14 @@ from packpass._compat import (
     without_fake_cache,
 )
 from packpass.capture import assumed
-from packpass.capture.dynamo import fake_slice_table, fake_slices_are_expressions, fake_writes_assume_sizes
+from packpass.capture.dynamo import (
+    fake_slice_table,
+    fake_slices_are_expressions,
+    fake_writes_assume_sizes,
+    settled_within,
+)
 from packpass.capture.frame import LOOP_MODES
-from packpass.capture.origins import INDEX_DTYPES
+from packpass.capture.origins import has_integers
 from packpass.capture.questions import question
 from packpass.capture.state import active
 from packpass.semantics import AUTOGRAD_FUNCTION, op_name
@@ -187,14 +192,11 @@ def _row(x: Any, at: int, start: Any, end: Any) -> str:
 def _settle(x: Any, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1) -> None:
     """``cu[:n]``, by a number that the model is given: that it lies in the vector is settled by a guard, or else there
     would be a size of its own for what is cut. Loops over as many documents as there are sizes for need no more."""
-    if x.dim() != 1 or x.dtype not in INDEX_DTYPES or not isinstance(step, int) or step != 1:
+    if not has_integers(x, 1) or not isinstance(step, int) or step != 1:
         return
-    whole = hint_of(x.shape[0])
     for bound in (start, end):
-        if whole is None or not isinstance(bound, torch.SymInt) or (hint := hint_of(bound)) is None:
-            continue
-        if 0 <= hint <= whole:
-            bool(bound >= 0) and bool(bound <= x.shape[0])
+        if isinstance(bound, torch.SymInt):
+            settled_within(bound, x.shape[0])
     if isinstance(start, torch.SymInt) and isinstance(end, torch.SymInt):
         first, last = hint_of(start), hint_of(end)
         if first is not None and last is not None and first <= last:

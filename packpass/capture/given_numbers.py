@@ -16,9 +16,9 @@ import torch
 from packpass._compat import free_unbacked_symbols, hint_of
 from packpass.capture import made_inputs
 from packpass.capture.code_loops import line_of_loop, names_on_line
-from packpass.capture.dynamo import SymNodeVariable, TensorVariable, call, constant
+from packpass.capture.dynamo import SymNodeVariable, TensorVariable, call, constant, settled_within
 from packpass.capture.frame import Mode
-from packpass.capture.origins import INDEX_DTYPES, needed_for
+from packpass.capture.origins import has_integers, needed_for
 from packpass.capture.state import active, current_frame, location_of
 from packpass.semantics import example as example_of
 from packpass.semantics.effects import mutated_after
@@ -32,7 +32,7 @@ def is_made_from_one(node: torch.fx.Node) -> bool:
 
 
 def _is_number(value: torch.Tensor) -> bool:
-    return value.dtype in INDEX_DTYPES and value.dim() <= 1 and all(size == 1 for size in value.shape)
+    return (has_integers(value, 0) or has_integers(value, 1)) and all(size == 1 for size in value.shape)
 
 
 def counts_entries(tx: Any, expr: Any) -> bool:
@@ -111,13 +111,12 @@ def names_of(tx: Any, count: int) -> set[str]:
 
 def is_within(stop: Any, length: Any) -> bool:
     """Is a number given to the model one of places in a list of so many entries? That is settled by a guard."""
-    number = stop.sym_num if isinstance(stop, SymNodeVariable) else None
-    now, most = None if number is None else hint_of(number), hint_of(length)
     frame = current_frame()
-    if frame.counts is None or now is None or most is None or not 0 <= now <= most:
+    if frame.counts is None or not isinstance(stop, SymNodeVariable):
         return False
-    frame.counts = True
-    return number is not None and bool(number >= 0) and bool(number <= length)
+    found = settled_within(stop.sym_num, length)
+    frame.counts = frame.counts or found
+    return found
 
 
 def cut_by(tx: Any, vector: torch.fx.Node) -> set[str]:
@@ -170,8 +169,7 @@ def _lengths(tx: Any) -> Iterator[int | None]:
     held = [value if type(value) is dict else getattr(value, "__dict__", {}) for value in given if _holds(value)]
     made = [node.meta.get("example_value") for node in tx.output.root_tracer.graph.nodes]
     for value in [*given, *(entry for entries in held for entry in entries.values()), *made]:
-        plain = isinstance(value, torch.Tensor) and value.layout is torch.strided and value.dtype in INDEX_DTYPES
-        if plain and 1 <= value.dim() <= 2:
+        if has_integers(value, 1) or has_integers(value, 2):
             yield hint_of(value.shape[-1])
 
 

@@ -37,9 +37,10 @@ from packpass.capture.dynamo import (
     size_of,
 )
 from packpass.capture.frame import Mode
+from packpass.capture.origins import has_integers
 from packpass.capture.region import MOST_LAYERS
 from packpass.capture.state import active, as_layers, current_frame, location_of
-from packpass.capture.watch import MOST_COLUMNS, ROWS, UNROLL_LIMIT, has_integers, loops_are_sought, vectors
+from packpass.capture.watch import MOST_COLUMNS, ROWS, UNROLL_LIMIT, loops_are_sought, vectors
 
 
 def is_one(tx: Any) -> bool:

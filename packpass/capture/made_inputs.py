@@ -75,9 +75,7 @@ def made(tx: Any, source: Made, value: Any) -> Any:
     tensor = source.make(value)
     variable = VariableTracker.build(tx, tensor, source).realize()
     variable.as_proxy().node.meta["grapharg"].example_strong_ref = tensor
-    guards = tx.output.guards.inner
-    for own in [own for own in guards if own.originating_source == source]:
-        guards.remove(own)
+    _unguard(tx, source)
     known = [size if isinstance(size, int) else None for size in example(variable).shape]
     guard(source.base, functools.partial(_has_shape, source=source, shape=known))
     return variable
@@ -103,10 +101,15 @@ def number(tx: Any, source: Any, tensor: torch.Tensor) -> Any:
     name = own.name if isinstance(own.name, str) else own.name()
     with dynamic_sources({name}):
         variable = VariableTracker.build(tx, tensor.item(), own).realize()
-    guards = tx.output.guards.inner
-    for guard_ in [guard_ for guard_ in guards if guard_.originating_source == own]:
-        guards.remove(guard_)  # of what kind the tensor is, is guarded
+    _unguard(tx, own)  # of what kind the tensor is, is guarded
     return variable
+
+
+def _unguard(tx: Any, source: Any) -> None:
+    """Take out what Dynamo would ask of an input that is made at every call."""
+    guards = tx.output.guards.inner
+    for own in [own for own in guards if own.originating_source == source]:
+        guards.remove(own)
 
 
 def held(source: Any, arguments: Mapping[str, Any]) -> Any:

@@ -18,6 +18,15 @@ INDEX_DTYPES = (torch.int32, torch.int64)
 """Of boundaries, lengths and sizes."""
 
 
+def has_integers(value: Any, rank: int) -> bool:
+    """Is it a tensor of integers of so many dimensions, in rows of one length?"""
+    return is_integers(value) and value.dim() == rank and value.layout is torch.strided
+
+
+def is_integers(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype in INDEX_DTYPES
+
+
 def needed_for(nodes: Iterable[fx.Node], goes_on: Callable[[fx.Node], bool] | None = None) -> set[fx.Node]:
     """These nodes, and everything that they are made of (of what ``goes_on`` lets pass only, if given)."""
     needed, stack = set[fx.Node](), list(nodes)

@@ -19,7 +19,15 @@ from packpass.capture.dynamo import SymNodeVariable, TensorVariable, example, si
 from packpass.capture.frame import FrameState, Mode
 from packpass.capture.given_numbers import counted_by, counts_entries, has_vectors, is_an_entry, is_made_from_one
 from packpass.capture.hooks import group_is_on
-from packpass.capture.origins import INDEX_DTYPES, is_largest_number, is_size_of_a_vector, made_from, needed_for
+from packpass.capture.origins import (
+    INDEX_DTYPES,
+    has_integers,
+    is_integers,
+    is_largest_number,
+    is_size_of_a_vector,
+    made_from,
+    needed_for,
+)
 from packpass.capture.state import active, current_frame, location_of, note, restart
 
 UNROLL_LIMIT = 65
@@ -96,8 +104,8 @@ def watch_row(tx: Any, tensor: Any, first: Any) -> None:
 
 def _may_tell_lengths(value: Any) -> bool:
     if current_frame().parts and isinstance(value, torch.Tensor) and value.dim() == 1:
-        return value.dtype.is_floating_point or _is_integers(value)
-    return _is_integers(value) or (isinstance(value, torch.Tensor) and value.dtype is torch.bool and value.dim() == 2)
+        return value.dtype.is_floating_point or is_integers(value)
+    return is_integers(value) or (isinstance(value, torch.Tensor) and value.dtype is torch.bool and value.dim() == 2)
 
 
 def watch_mask(tx: Any, made: Any) -> None:
@@ -132,15 +140,6 @@ def watch_one_row(tx: Any) -> None:
 
 ROWS = (operator.getitem, torch.select, "select")
 """What takes one row of a matrix."""
-
-
-def has_integers(value: Any, rank: int) -> bool:
-    """Is it a tensor of integers of so many dimensions, in rows of one length?"""
-    return _is_integers(value) and value.dim() == rank and value.layout is torch.strided
-
-
-def _is_integers(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.dtype in INDEX_DTYPES
 
 
 def enter_loop_mode(tx: Any, sizes: tuple[int, ...], rank: int = 1, padded: bool = False) -> None:
@@ -336,7 +335,7 @@ def _watch_entry(tx: Any, node: Any) -> None:
 def _is_of_one_row(node: Any) -> bool:
     """Is a number made from lengths of which there is one?"""
     values: list[Any] = [here.meta.get("example_value") for here in needed_for([node])]
-    return any(_is_integers(v) and v.dim() == 1 and type(v.shape[0]) is int and v.shape[0] == 1 for v in values)
+    return any(is_integers(v) and v.dim() == 1 and type(v.shape[0]) is int and v.shape[0] == 1 for v in values)
 
 
 def loops_are_sought(frame: FrameState | None = None) -> bool:
@@ -374,7 +373,7 @@ def is_of_a_batch(tx: Any, node: Any) -> bool:
     rows = set(map(hint_of, batches(tx).values()))
     rows |= {size + 1 for size in rows if size is not None}
     values: list[Any] = [here.meta.get("example_value") for here in needed_for([node])]
-    return any(_is_integers(v) and v.dim() == 1 and hint_of(v.shape[0]) in rows - {None} for v in values)
+    return any(is_integers(v) and v.dim() == 1 and hint_of(v.shape[0]) in rows - {None} for v in values)
 
 
 def watch_data_size(tx: Any) -> None:
