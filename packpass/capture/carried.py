@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from packpass.capture.behind import Behind, Last, begins_alike, learn_behind
+from packpass.capture.by_way import ByWay, GoingByWay, learn_by_way
 from packpass.capture.dynamo import SymNodeVariable
 from packpass.capture.grown import Grown, Lengthening, Relisting, growing, learn_grown
 from packpass.capture.offsets import Offset, Running, is_looked_at
@@ -27,7 +28,7 @@ from packpass.capture.watched import Poison
 if TYPE_CHECKING:
     from packpass.capture.region import Region
 
-Learned = Offset | Behind | Count | Total | Grown | int | SymNodeVariable
+Learned = Offset | ByWay | Behind | Count | Total | Grown | int | SymNodeVariable
 """An int, or what an earlier loop has counted up to: the first value of a number that a branch decides about
 (`packpass.capture.tallies`)."""
 
@@ -40,7 +41,7 @@ def learn(before: dict[str, Any], after: list[dict[str, Any]], region: Region, n
         values = [before.get(name), *(local.get(name) for local in after)]
         first, *later = [value.realize() if value is not None else None for value in values]
         empty = [region.without_slots(iteration) for iteration in range(len(later))]
-        known: Learned | None = learn_count(first, later)
+        known: Learned | None = learn_count(first, later) or learn_by_way(first, later, region)
         if is_looked_at(later):  # no sum, which nobody may look at before the end
             known = known or learn_offset(first, later, region.indices, empty)
         known = known or learn_total(first, later) or learn_grown(first, later)
@@ -56,7 +57,7 @@ def _as_it_begins(how: Learned, before: Any) -> Learned | None:
     layers say, has a loop over documents each time. None if nothing is known for that value."""
     value = None if before is None else before.realize()
     first = value if isinstance(value, SymNodeVariable) else number(value)
-    if isinstance(how, (Offset, Count)):
+    if isinstance(how, (Offset, ByWay, Count)):
         return None if first is None else dataclasses.replace(how, first=first)
     if isinstance(how, Behind):
         return how if begins_alike(how, value) else None
@@ -99,6 +100,8 @@ class Carried:
             elif isinstance(how, Offset):
                 offsets[how] = [name]
                 self.names.append((offsets[how], Running(region, how)))
+            elif isinstance(how, ByWay):
+                self.names.append(([name], GoingByWay(region, how)))
             elif isinstance(how, Behind):
                 self.names.append(([name], Last(region, how)))
             elif isinstance(how, Count):
@@ -139,6 +142,9 @@ class Carried:
 
     def end(self) -> list[str]:
         """Names of locals that have not changed as was learned."""
+        for _, made in self.names:
+            if isinstance(made, GoingByWay):
+                made.note_way()
         for names, made in self.names:
             held = [dict.get(self.frame.symbolic_locals, name) for name in names]
             values = [None if value is None else value.realize() for value in held]

@@ -18,6 +18,7 @@ import torch
 
 from packpass import markers
 from packpass._compat import statically_known_true
+from packpass.capture import spans
 from packpass.capture.dynamo import (
     ListVariable,
     SymNodeVariable,
@@ -141,7 +142,7 @@ def _reshape(tx: Any, tensor: Any, fake: torch.Tensor, sizes: Any) -> Any:
         return None
     _not_replayable()
     given = [e.as_proxy() for e in entries]
-    left = _left_over(fake, values)
+    left = _left_over(fake, values) or spans.left_over(fake, values)
     if left is not None:
         given = [left if type(v) is int and v == -1 else g for v, g in zip(values, given, strict=True)]
     args = (tensor.as_proxy(), given)

@@ -194,6 +194,8 @@ def _bits(made: Any) -> int:
         return ROW_BITS + sum(by.bit_length() for op, by in second if op is operator.mul)
     if isinstance(what, str):
         return SIDE_BITS if what == "column" else ROW_BITS
+    if what in _COMPARISONS:
+        return 1
     one, other = _bits(first), _bits(second)
     return one + other if what is operator.mul else max(one, other) + (what in _OF_TENSORS)
 

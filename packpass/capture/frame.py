@@ -98,8 +98,8 @@ class FrameState:
     counts: bool | None = False
     """Is there a loop that runs as often as such a number says? None: no more, it was refused."""
     stops: dict[Any, dict[int, Any]] = dataclasses.field(default_factory=dict)
-    """Loop -> the conditions with which it is left, by the place of the branch: how each is made of entries of vectors,
-    and its outcome then (`packpass.capture.stops`)."""
+    """Loop, and how often it has begun before -> the conditions with which it is left, by the place of the branch: how
+    each is made of entries of vectors, and its outcome then (`packpass.capture.stops`)."""
     apart: bool = False
     """Do the ranks of a group not exchange alike in this code? Then its messages and collectives stay as they are."""
     unseen: set[Any] = dataclasses.field(default_factory=set)

@@ -87,8 +87,10 @@ def watch_vector(tx: Any, vector: Any) -> None:
     frame, node = current_frame(), _unsliced(vector.as_proxy().node)
     source: Any = _unsliced(node.args[0]) if node.target in ROWS and not node.kwargs else None
     value = source.meta.get("example_value") if isinstance(source, fx.Node) and source.op == "placeholder" else None
-    if not isinstance(value, torch.Tensor) or value.dim() != 2 or node.args[1:] == (1,) or frame.mode is Mode.STOCK:
+    if not isinstance(value, torch.Tensor) or value.dim() != 2 or frame.mode is Mode.STOCK:
         return
+    if node.target is not operator.getitem and node.args[1] != 0:
+        return  # a column
     if active.regions:
         watch_numbers(tx)
     elif all(type(at) is int for at in node.args[1:]) and frame.layers is not None and loops_are_sought():

@@ -39,6 +39,10 @@ if TYPE_CHECKING:
     from packpass.capture.region import Region
 
 
+LACKING = "a list lacks the documents that a branch leaves out"
+"""What speaks against a replay that knows no branches."""
+
+
 class CollectedItems(list[Any]):
     """Stands in for the items of a Python list that a loop body appends to, as often for each document.
 
@@ -156,7 +160,7 @@ class CollectedItems(list[Any]):
         """The loop is over: its entries become one value."""
         region = self.region
         if self.lacking:
-            current_frame().not_replayable = "a list lacks the documents that a branch leaves out"
+            current_frame().not_replayable = LACKING
             if not fill_in(region, self.values, self.lacking):
                 raise self._refuse_count()
         if all(isinstance(value, TensorVariable) for values in self.values for value in values):

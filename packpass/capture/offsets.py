@@ -88,7 +88,7 @@ def learn(before: Any, after: list[Any], indices: list[fx.Node], empty: list[lis
             continue
         grown = added(value, before)
         found.add(length_of(grown, index) if grown is not None else None)
-        made.add(_made(grown, index, indices[0]) if grown is not None else None)
+        made.add(step_made(grown, index, indices[0]) if grown is not None else None)
         before = value
     if len(found) == 1 and None not in found:
         (known,) = found
@@ -99,7 +99,7 @@ def learn(before: Any, after: list[Any], indices: list[fx.Node], empty: list[lis
     return Offset(first, "", (), made.pop(), kinds.pop()) if len(kinds) == 1 else None
 
 
-def _made(grown: fx.Node, index: fx.Node, begin: fx.Node) -> Any:
+def step_made(grown: fx.Node, index: fx.Node, begin: fx.Node) -> Any:
     """How what was added is made, a number or a tensor of one."""
     is_tensor = isinstance(grown.meta.get("example_value"), torch.Tensor)
     return made_of_tensor(grown, index, begin) if is_tensor else made_of(grown, index, begin)
@@ -149,7 +149,7 @@ class Running:
             empty = {length_of(node, index) for node in self.region.without_slots(self.region.iteration)}
             found: Any = empty.pop() if is_unchanged(value, self.start) and len(empty) == 1 else None
         else:
-            found = _made(grown, index, begin) if self.offset.made is not None else length_of(grown, index)
+            found = step_made(grown, index, begin) if self.offset.made is not None else length_of(grown, index)
         if found is None or found in (self.offset.made, (self.offset.lengths, self.offset.steps)):
             return
         by_entries = self.offset.made is not None and (holds_entries(found) is self.is_length)
@@ -196,7 +196,7 @@ class Running:
         if self.offset.made is None:
             return all(node is not None and length_of(node, index) == known for node in grown)
         begin = self.region.indices[0]
-        if not all(node is not None and _made(node, index, begin) == self.offset.made for node in grown):
+        if not all(node is not None and step_made(node, index, begin) == self.offset.made for node in grown):
             return False
         sums = [value.as_proxy().node for value in values]
         if self.offset.dtype is not None and not all(map(self._nobody_else_sees, sums)):

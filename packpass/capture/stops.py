@@ -14,6 +14,7 @@ import torch
 from torch import fx
 
 from packpass._compat import hint_of
+from packpass.capture.again import Latest, times_before
 from packpass.capture.code_loops import is_exit
 from packpass.capture.dynamo import emit, size_of
 from packpass.capture.entries import made_of, made_of_tensor, numbers_made
@@ -37,19 +38,25 @@ def passes_by(tx: Any, instruction: Any, value: Any, jumps_if: bool, region: Reg
     frame = current_frame()
     if taken == fallen or region.tx is not tx or len(active.regions) != 1 or frame.mode is not Mode.SYMBOLIC:
         return False
-    made = _made(value.as_proxy().node, region)
+    made = condition_made(value.as_proxy().node, region)
     if made is None or not _looks_at_entries(region) or region.known.changed():
         return False
     stop = (made, jumps_if if taken else not jumps_if)
-    known = frame.stops.setdefault(region.key, {})
+    place = (*region.key, times_before(region.key, region.id))
+    known = frame.stops.get(place, {})
     if instruction.offset not in known:
         if frame.data_sizes is None or len(known) == MOST or (known and region.whole is region.length):
             return False
-        known[instruction.offset] = stop
+        frame.stops[place] = {**known, instruction.offset: stop}
         frame.data_sizes = True
         raise restart("a loop is left at the first document for which a condition holds")
-    if region.whole is region.length or known[instruction.offset] != stop:
+    if region.whole is region.length:
         return False
+    if known[instruction.offset] != stop:
+        if frame.data_sizes is None:
+            return False
+        known[instruction.offset] = stop
+        raise restart("a loop over other documents is left at the first for which a condition holds")
     if not taken:
         tx.jump(instruction)
     return True
@@ -61,7 +68,7 @@ MOST = 4
 
 def shortened(tx: Any, key: Any, length: Any) -> Any:
     """How many documents are in front of the first that leaves a loop, of ``length``; that if none is known to."""
-    stops = current_frame().stops.get(key)
+    stops = _known(tx, key)
     if not stops or active.regions:
         return length
     if hint_of(size_of(length)) == 1:
@@ -78,11 +85,22 @@ def shortened(tx: Any, key: Any, length: Any) -> Any:
     return number.call_method(tx, "item", [], {})
 
 
-def _made(condition: fx.Node, region: Region) -> Any:
-    """How a comparison of entries is made in this iteration (`packpass.capture.entries`); None of another condition."""
+def _known(tx: Any, key: Any) -> dict[int, Any]:
+    """With which conditions a loop is left that begins now. One that has begun before is taken to go by the same of the
+    vector that was made last in the same way, which the trace finds out."""
+    frame = current_frame()
+    times = times_before(key)
+    if (*key, times) not in frame.stops and (*key, times - 1) in frame.stops:
+        before, latest = frame.stops[(*key, times - 1)], Latest(tx.output.current_tracer.graph)
+        frame.stops[(*key, times)] = {offset: (latest.of(made), out) for offset, (made, out) in before.items()}
+    return frame.stops.get((*key, times), {})
+
+
+def condition_made(condition: fx.Node, region: Region, iteration: int = -1) -> Any:
+    """How a comparison of entries is made in an iteration (`packpass.capture.entries`); None of another condition."""
     if op_of(condition) not in COMPARISONS or condition.kwargs or len(condition.args) != 2:
         return None
-    index, begin = region.indices[-1], region.indices[0]
+    index, begin = region.indices[iteration], region.indices[0]
     parts = []
     for side in condition.args:
         tensor = isinstance(example_of(side), torch.Tensor)

@@ -34,6 +34,7 @@ from packpass.decisions.records import Refusal, active, record
 from packpass.engine import after_autograd, ddp, degraded, missing, passes, plain_lengths, skipped
 from packpass.engine.assertions import held_outside
 from packpass.engine.cacheable import check_by_ops
+from packpass.engine.copies import copy_graph
 from packpass.engine.isolated import isolated, rows_of_one_length
 from packpass.engine.numbers_once import read_once
 from packpass.engine.overlap import unless_overlapping
@@ -44,7 +45,7 @@ from packpass.engine.slice_bounds import check_bounds
 from packpass.engine.unasked import without_questions
 from packpass.engine.unfit import unless_unfit
 from packpass.engine.unpadded import unpadded
-from packpass.engine.verify import copy_graph, verified
+from packpass.engine.verify import verified
 from packpass.layout import LayoutError
 from packpass.layout.mixing import mixing_operations
 from packpass.ranks import apart, compiling

@@ -66,7 +66,7 @@ def prove_generic(iterations: list[Iteration]) -> None:
     if len(iterations) != 2:
         raise NotReplayable("the loop was not traced twice")
     (begin, body, _), (begin_again, body_again, _) = iterations
-    proof = _Proof()
+    proof = Proof()
     proof.pair(begin, begin_again)
     first, second = ([n for n in nodes if not is_symbolic(n) and not is_check(n)] for nodes in (body, body_again))
     if len(first) != len(second):
@@ -75,7 +75,7 @@ def prove_generic(iterations: list[Iteration]) -> None:
         proof.compare(one, two)
         proof.pair(one, two)
     for node in body:
-        _shape_is_known(node)
+        shape_is_known(node)
     for node in begin.graph.nodes:
         if node.target is markers.LIST_COLLECT and node.args[2] == begin.args[1]:
             collected: tuple[Any, ...] = node.args
@@ -90,7 +90,7 @@ def prove_generic(iterations: list[Iteration]) -> None:
                 raise NotReplayable(f"{node.name} of one document is used after the loop")
 
 
-def _shape_is_known(node: fx.Node) -> None:
+def shape_is_known(node: fx.Node) -> None:
     """Python has seen the shapes of the traced iteration: refuse ops after which another document has another rank."""
     name = op_name(node)
     if reshapes_in_place(name):  # Dynamo tracks that in Python for the two traced iterations only
@@ -149,7 +149,7 @@ def hoist_sizes(graph: fx.Graph, loops: dict[int, list[Iteration]]) -> None:
                     inside.discard(node)
 
 
-class _Proof:
+class Proof:
     """Pairs of nodes of two iterations, and of the data-dependent sizes they made."""
 
     def __init__(self) -> None:

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass.engine.replay import NotReplayable, reference
+from packpass.engine.replay import NotReplayable
+from packpass.engine.replay_ways import reference
 
 log = logging.getLogger("packpass.backend")
 

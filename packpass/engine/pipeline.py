@@ -18,8 +18,8 @@ from packpass.decisions.document_form import DocumentForm
 from packpass.decisions.packed_form import PackedForm
 from packpass.decisions.records import Finding, GraphRecord, PassRun, Refusal, Rewrite, active
 from packpass.engine import passes
+from packpass.engine.copies import copy_graph
 from packpass.engine.counting import count, graph_modules
-from packpass.engine.verify import copy_graph
 from packpass.layout import LayoutError, analyze
 from packpass.layout.mixing import mixing_operations
 from packpass.ranks import apart

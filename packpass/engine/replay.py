@@ -16,12 +16,8 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.nn.utils.rnn import pad_sequence
 
 from packpass import markers
-from packpass.capture.assumed import EQUAL_SIZES
-from packpass.capture.divisible import EQUAL_PARTS
-from packpass.decisions.location import location_of_node
 from packpass.engine.generic import (
     Iteration,
     NotReplayable,
@@ -33,6 +29,7 @@ from packpass.engine.generic import (
     refuse_broadcasts,
     regions,
 )
+from packpass.engine.interpreter import Interpreter
 from packpass.semantics.effects import changes_mode
 
 Compile = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
@@ -65,12 +62,6 @@ def replay(gm: fx.GraphModule, compile_part: Compile, doubt: str = "", *, beside
     return _Replay(gm, _cut(gm, _partition(gm.graph, loops)), compile_part)
 
 
-def reference(gm: fx.GraphModule, doubt: str) -> Callable[..., Any]:
-    """A replay, op by op, to stand beside the rewritten graph, which raises for lengths that do not divide."""
-    known = "" if doubt in (EQUAL_PARTS, EQUAL_SIZES) else doubt
-    return replay(gm, lambda part, inputs: part.forward, known, beside=True)
-
-
 # === Cutting the graph =======================================================================================
 
 
@@ -89,13 +80,16 @@ def _drop_made_up_sizes(graph: fx.Graph, loops: dict[int, list[Iteration]]) -> N
                 graph.erase_node(node)
     for node in graph.find_nodes(op="call_function", target=markers.LIST_COLLECT):
         loops[node.args[2]][0][2].append(node)  # a list stands in one part with the loop that fills it
-    made_up = (markers.LIST_COLLECT, *markers.LIST_USES, markers.SPLIT_GET, markers.LOOP_BEGIN)
     for node in reversed(list(graph.nodes)):
-        if not node.users and (is_check(node) or is_symbolic(node)) and _depends_on(node, made_up):
+        if not node.users and (is_check(node) or is_symbolic(node)) and depends_on(node, MADE_UP):
             graph.erase_node(node)
 
 
-def _depends_on(node: fx.Node, targets: tuple[Any, ...]) -> bool:
+MADE_UP = (markers.LIST_COLLECT, *markers.LIST_USES, markers.SPLIT_GET, markers.LOOP_BEGIN)
+"""What gives sizes that capture made up."""
+
+
+def depends_on(node: fx.Node, targets: tuple[Any, ...]) -> bool:
     seen, stack = set(), [node]
     while stack:
         n = stack.pop()
@@ -193,52 +187,11 @@ def _compiled(part: fx.GraphModule, compile_part: Compile) -> Callable[..., Any]
     return compile_part(part, values) if works else part.forward
 
 
-def _traced_shape(node: fx.Node) -> tuple[Any, ...] | None:
-    """The traced size of each dimension: a number, a symbol, or None for anything else."""
-    fake = node.meta.get("example_value")
-    if not isinstance(fake, torch.Tensor):
-        return None
-    sizes = (s.node.expr if isinstance(s, torch.SymInt) else s for s in fake.shape)
-    return tuple(s if isinstance(s, int) or s.is_Symbol else None for s in sizes)
-
-
-def _as_traced(node: fx.Node, value: torch.Tensor, traced: tuple[Any, ...] | None, sizes: dict[Any, int]) -> None:
-    """Raise RuntimeError if a result has not the shape that tracing took for granted.
-
-    Where tracing cannot know, it takes lengths for neither 1 nor broadcast; Python numbers taken from such a shape
-    would be wrong. ``sizes`` are the symbols seen in this iteration.
-    """
-    if traced is None:
-        return
-    fits = value.dim() == len(traced)
-    for have, want in zip(value.shape, traced, strict=False):
-        fits = fits and (want is None or have == (want if isinstance(want, int) else sizes.setdefault(want, have)))
-    if not fits:
-        raise RuntimeError(
-            f"packpass: at {location_of_node(node) or node.name} a loop over documents met a tensor of shape "
-            f"{tuple(value.shape)} that was traced as {traced}; a document of one token was probably broadcast. "
-            'options={"packpass.symbolic_loops": False} compiles the model without capturing such loops'
-        )
-
-
-def _none_of(node: fx.Node) -> torch.Tensor:
-    """What a join has of documents where none has appended anything, beside what is in the list all the same."""
-    fake: torch.Tensor = node.meta["example_value"]
-    at = int(node.args[1]) % fake.dim()  # type: ignore[arg-type]
-    sizes = [0 if d == at else size for d, size in enumerate(fake.shape)]
-    if not all(isinstance(size, int) for size in sizes):
-        raise RuntimeError(
-            f"packpass: at {location_of_node(node) or node.name} no document has appended to a list of tensors whose "
-            'sizes change. options={"packpass.symbolic_loops": False} compiles the model without capturing such loops'
-        )
-    return torch.empty(sizes, dtype=fake.dtype, device=fake.device)
-
-
-class _Loops:
+class _Loops(Interpreter):
     """Runs a part that consists of loops over documents, one document after the other."""
 
     def __init__(self, part: fx.GraphModule) -> None:
-        self.part = part
+        super().__init__(part)
         self.program: list[fx.Node | tuple[fx.Node, list[fx.Node]]] = []
         body: list[fx.Node] | None = None
         self.appends: dict[int, list[fx.Node]] = {}
@@ -259,7 +212,7 @@ class _Loops:
                 self.program.append(node)
 
         bodies = [item[1] for item in self.program if isinstance(item, tuple)]
-        self.shapes = {node: _traced_shape(node) for nodes in bodies for node in nodes}
+        self.know_shapes(node for nodes in bodies for node in nodes)
 
     def __call__(self, *inputs: Any) -> Any:
         env: dict[fx.Node, Any] = {c: [] for cs in self.appends.values() for c in cs}
@@ -269,19 +222,16 @@ class _Loops:
                 begin, body = item
                 splits: dict[fx.Node, Any] = {}
                 loop: Any = begin.args[1]
-                for i in range(int(self._value(begin.args[0], env))):
+                for i in range(int(self.value(begin.args[0], env))):
                     env[begin] = i
                     self._iterate(body, self.appends.get(loop, []), env, splits)
             elif item.op == "placeholder":
                 env[item] = next(feed)
             elif item.op == "output":
-                return self._value(item.args[0], env)
+                return self.value(item.args[0], env)
             elif not is_check(item):
-                env[item] = self._call(item, env, {})
+                env[item] = self.call(item, env, {})
         raise AssertionError
-
-    def _value(self, arg: Any, env: dict[fx.Node, Any]) -> Any:
-        return fx.node.map_arg(arg, env.__getitem__)
 
     def _iterate(
         self, body: list[fx.Node], lists: list[fx.Node], env: dict[fx.Node, Any], splits: dict[fx.Node, Any]
@@ -289,59 +239,11 @@ class _Loops:
         sizes: dict[Any, int] = {}
         for node in body:
             if node.target in markers.LOOP_SKIP:
-                if bool(self._value(node.args[0], env)) == node.args[1]:
+                if bool(self.value(node.args[0], env)) == node.args[1]:
                     return
             else:
-                value = env[node] = self._call(node, env, splits)
+                value = env[node] = self.call(node, env, splits)
                 if isinstance(value, torch.Tensor):
-                    _as_traced(node, value, self.shapes[node], sizes)
+                    self.as_traced(node, value, sizes)
         for collected in lists:
-            env[collected].append(self._value(collected.args[0], env))
-
-    def _call(self, node: fx.Node, env: dict[fx.Node, Any], splits: dict[fx.Node, Any]) -> Any:
-        args, kwargs = self._value(node.args, env), self._value(node.kwargs, env)
-        if isinstance(node.target, torch._ops.OpOverload) and node.target in markers.SHADOWS:
-            result = markers.SHADOWS[node.target](*args)
-            if node.target is markers.CHUNK and (len(result) != args[1] or args[0].shape[args[2]] % args[1]):
-                raise RuntimeError(f"packpass: {args[0].shape[args[2]]} slots are not {args[1]} equal parts")
-            return result
-        if node.target is markers.SPLIT_GET:
-            x, lengths, index, dim = args
-            if node not in splits:
-                splits[node] = torch.split(x, lengths.tolist(), dim)
-            return splits[node][index]
-        if node.target is markers.SEGMENT:
-            x, boundaries, index, dim = args
-            start, stop = boundaries[index : index + 2].tolist()
-            return x.narrow(dim, start, stop - start)
-        if node.target is markers.MASKED:
-            return args[0][args[1]]
-        if node.target is markers.MASKED_PUT:
-            args[0][args[1]] = args[2]
-            return None
-        if node.target is markers.LOOP_CHECK:
-            if not args[0]:
-                raise AssertionError(args[1])
-            return None
-        if node.target is markers.LIST_GET:
-            return args[0][args[1]]
-        if node.target is markers.RAGGED_CAT and not args[0] and args[2:] == (False,):
-            return _none_of(node)
-        if node.target in (markers.RAGGED_CAT, markers.LIST_JOIN):
-            return torch.cat(args[0], args[1])
-        if node.target is markers.LIST_STACK:  # of none for a sum, say: a program that stacks them has asserted one
-            return torch.stack(args[0], args[1]) if args[0] else _none_of(node)
-        if node.target is markers.LIST_DIAGONAL:
-            return torch.block_diag(*args[0])
-        if node.target is markers.LIST_BOUNDARIES:
-            lengths = [part.shape[args[2] if len(args) > 2 else 0] for part in args[0]]
-            return torch.tensor([0, *lengths], device=args[0][0].device).cumsum(0)
-        if node.target is markers.LIST_PAD:
-            return pad_sequence(args[0], args[2], args[3], args[4])
-        if node.op == "call_method":
-            return getattr(args[0], str(node.target))(*args[1:], **kwargs)
-        if node.op == "call_module":
-            return self.part.get_submodule(str(node.target))(*args, **kwargs)
-        if node.op == "get_attr":
-            return operator.attrgetter(str(node.target))(self.part)
-        return node.target(*args, **kwargs)  # type: ignore[operator]
+            env[collected].append(self.value(collected.args[0], env))

@@ -21,7 +21,8 @@ from torch import fx
 from packpass import markers
 from packpass.decisions.records import VerificationError
 from packpass.engine.counting import graph_modules
-from packpass.engine.replay import NotReplayable, reference
+from packpass.engine.replay import NotReplayable
+from packpass.engine.replay_ways import reference
 from packpass.semantics import storage
 from packpass.semantics.effects import effects_of
 
@@ -32,7 +33,8 @@ _OURS = "packpass: "
 _OF_TORCH = "Runtime assertion failed for expression"
 _CONDITION = re.compile(r"[-\w()+*/%<>=!,. ]*\b[us]\d+\b[-\w()+*/%<>=!,. ]*")
 """What Inductor's messages are for conditions on sizes."""
-_PLAIN = markers.MARKERS | {markers.LOOP_BRANCH, markers.BOUNDARIES}
+_OF_NOTHING = (markers.NO_DOCUMENTS, markers.NO_SLOTS)
+_PLAIN = markers.MARKERS | {*markers.LOOP_BRANCH, markers.BOUNDARIES}
 """Calls that only stand for something in a graph."""
 
 
@@ -46,7 +48,7 @@ def unless_unfit(compiled: Callable[..., Any], original: fx.GraphModule, doubt: 
         except VerificationError:
             raise
         except (RuntimeError, ValueError) as error:
-            of_sizes = _is_of_sizes(error) or markers.NO_DOCUMENTS in str(error)
+            of_sizes = _is_of_sizes(error) or any(message in str(error) for message in _OF_NOTHING)
             if not of_sizes and (_OURS not in str(error) or any(getattr(x, "is_cuda", False) for x in inputs)):
                 raise
             if not fallback and not _leaves_no_trace(original):

@@ -113,7 +113,8 @@ def last_slot(x: torch.Tensor, dim: int) -> torch.Tensor:
 
 _ns = torch.ops.packpass_capture
 NO_DOCUMENTS = "packpass: cu_seqlens has no document"
-"""The message of a check on the host; what fails it runs as it is written, on every device."""
+NO_SLOTS = "packpass: a row of documents has no slot"
+"""The messages of checks on the host; what fails them runs as it is written, on every device."""
 LOOP_BEGIN = _ns.loop_begin.default
 LOOP_END = _ns.loop_end.default
 LOOP_SKIP = (_ns.loop_skip.default, _ns.loop_skip.Tensor)

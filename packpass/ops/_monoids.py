@@ -40,3 +40,10 @@ _ALL = (
 )
 SCANS = {monoid.scan: monoid for monoid in _ALL}
 REDUCTIONS = {monoid.reduction: monoid for monoid in _ALL if monoid.reduction is not None}
+OF_EVERYTHING = {"max": "amax", "min": "amin"}
+"""Extremes over all dimensions, ``x.max()``, and those over some of them: they differ in the gradients of NaN alone."""
+
+
+def reduction(name: str) -> Monoid:
+    """What a reduction combines by; raises KeyError."""
+    return REDUCTIONS[OF_EVERYTHING.get(name, name)]

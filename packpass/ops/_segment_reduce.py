@@ -5,6 +5,9 @@
 
 The result is a per-document tensor, see `_segment_geometry`.
 
+"max" and "min" are amax and amin of a document's ``x.max()``, over everything: where there is a NaN, its gradient is
+shared between the NaNs, and not NaN for all slots.
+
 Gradients are those of torch's reductions: a maximum shares its gradient evenly between ties; a product's is the product
 of the others, exact with zeros among them.
 """
@@ -17,7 +20,7 @@ import torch
 from torch import Tensor
 
 from packpass.ops._library import define, differentiable
-from packpass.ops._monoids import REDUCTIONS
+from packpass.ops._monoids import OF_EVERYTHING, REDUCTIONS, reduction
 from packpass.ops._segment_geometry import HALVES, column, front, inside_along, slots_of
 from packpass.ops._segment_native import TYPES, run, shape_along
 
@@ -34,11 +37,11 @@ def kernel(x: Tensor, cu_seqlens: Tensor, reduce: str, dim: int) -> Tensor:
     cu = cu_seqlens.long()
     out = torch.segment_reduce(
         rows.float() if x.dtype in HALVES else rows,
-        REDUCTIONS[reduce].scan,
+        reduction(reduce).scan,
         offsets=torch.cat([cu, cu[-1:]]),
         axis=0,
         unsafe=True,
-        initial=REDUCTIONS[reduce].identity(x.dtype),
+        initial=reduction(reduce).identity(x.dtype),
     )
     return out.to(x.dtype)
 
@@ -48,6 +51,7 @@ def _integers(rows: Tensor, cu_seqlens: Tensor, reduce: str) -> Tensor:
     if rows.dtype is torch.bool:
         return _integers(rows.to(torch.uint8), cu_seqlens, OF_BOOLS.get(reduce, reduce)).bool()
     slots = slots_of(cu_seqlens, rows.shape[0])
+    reduce = OF_EVERYTHING.get(reduce, reduce)
     identity = REDUCTIONS[reduce].identity(rows.dtype)
     out = torch.full([cu_seqlens.shape[0] + 1, *rows.shape[1:]], identity, dtype=rows.dtype, device=rows.device)
     # Slots of the tail land in the entry behind all others, which is cut off.
@@ -62,15 +66,15 @@ def cpu_kernel(x: Tensor, cu_seqlens: Tensor, reduce: str, dim: int) -> Tensor:
     if x.dtype in TYPES:
         x = x.contiguous()
         out = _fake(x, cu_seqlens, reduce, dim)
-        function = REDUCTIONS[OF_BOOLS.get(reduce, reduce) if x.dtype is torch.bool else reduce].functor
+        function = reduction(OF_BOOLS.get(reduce, reduce) if x.dtype is torch.bool else reduce).functor
         if run(f"reduce<{function}, {TYPES[x.dtype]}>", x, None, out, cu_seqlens, shape_along(x, dim)):
             return out
     return kernel(x, cu_seqlens, reduce, dim)
 
 
 def _fake(x: Tensor, cu_seqlens: Tensor, reduce: str, dim: int) -> Tensor:
-    if reduce not in REDUCTIONS:
-        raise ValueError(f"reduce must be one of {', '.join(REDUCTIONS)}, got {reduce!r}")
+    if reduce not in (*REDUCTIONS, *OF_EVERYTHING):
+        raise ValueError(f"reduce must be one of {', '.join((*REDUCTIONS, *OF_EVERYTHING))}, got {reduce!r}")
     if x.is_complex() and reduce != "sum":
         raise TypeError(f"segment_reduce of complex numbers can only sum, got {reduce!r}")
     shape = list(x.shape)
@@ -112,7 +116,10 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         )
         inside = inside_along(x, cu_seqlens, ctx.dim)
         return torch.where(inside, spread(grad) * before * after, 0), None, None, None
-    chosen = x == spread(out)
+    best = spread(out)
+    chosen = x == best
+    if ctx.reduce in OF_EVERYTHING:
+        chosen = chosen | (x.isnan() & best.isnan())
     ties = segment_reduce_op(chosen.to(torch.int32), cu_seqlens, "sum", ctx.dim)
     # No tie at all: an empty document, which has no slots, or a NaN, whose gradient is NaN as with torch.amax.
     ties = torch.where(ties == 0, torch.where(out.isnan(), 0, 1), ties)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from packpass import markers
 from packpass._compat import statically_known_true
 from packpass.semantics import example
 from passes.document_loops.integers import FULL, Affine, Bound, Condition, Reach, broadcast, place
@@ -231,12 +232,23 @@ def _point(emitter: Emitter, read: PointRead) -> fx.Node:
     """Any slot of the row, as eager's index finds it: documents without slots may read a neighbour's."""
     row = emitter.node(read.row)
     extent = emitter.call(torch.ops.aten.sym_size.int, row, example(row).dim() + read.row.dim)
+    _has_slots(emitter, extent)
     at, _ = slot_number(emitter, read.position, extent, read.reach)
     at = emitter.call(
         torch.clamp, emitter.on(at, example(row).device), min=0, max=emitter.call(operator.sub, extent, 1)
     )
     taken = emitter.call(torch.index_select, row, read.row.dim, at)
     return emitter.call(torch.movedim, taken, read.row.dim, 0) if read.row.dim != -example(row).dim() else taken
+
+
+def _has_slots(emitter: Emitter, extent: fx.Node) -> None:
+    """A row without slots is read by no document, but would be by the kernel."""
+    size = example(extent)
+    if statically_known_true(size == 0):
+        raise Refused("no-segments", "the row of documents has no slot")
+    if not statically_known_true(size > 0):
+        some = emitter.call(operator.ge, extent, 1)
+        emitter.call(torch.ops.aten._assert_scalar.default, some, markers.NO_SLOTS)
 
 
 def _flattened(emitter: Emitter, of: Term, dim: int, others: tuple[int, ...]) -> tuple[fx.Node, fx.Node, int]:

@@ -49,7 +49,7 @@ def _max(machine: Machine, node: fx.Node) -> Any:
         return outside_call(machine, node)
     found.not_empty()
     if dims is None:
-        return found.done(found.reduce("amax" if largest else "amin"))
+        return found.done(found.reduce("max" if largest else "min"))
     index = _position(found, largest)
     values = machine.intern(Take(found.term, index, found.segment.dim))
     return (found.done(values), found.done(index))

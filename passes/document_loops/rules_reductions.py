@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from packpass.ops._monoids import REDUCTIONS
+from packpass.ops._monoids import reduction
 from packpass.semantics import argument, example
 from packpass.semantics.meaning import is_one
 from packpass.semantics.products import MATMULS
@@ -98,10 +98,10 @@ class Over:
         return term
 
     def reduce(self, op: str) -> Term:
-        """[N + 1, *rest]: "sum", "prod", "amax" or "amin"."""
+        """[N + 1, *rest]: "sum", "prod", "amax", "amin", or "max" and "min" of everything."""
         if self.dtype.is_complex and op != "sum":
             raise Refused("no-rule", f"{label(self.node)} of complex numbers has no rule", self.node)
-        identity = REDUCTIONS[op].identity
+        identity = reduction(op).identity
         term: Term = self.machine.intern(Reduce(self.filled(identity(self.dtype)), op, self.segment.dim, self.others))
         return term
 

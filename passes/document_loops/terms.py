@@ -180,7 +180,7 @@ class PointRead(Term):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Reduce(Term):
-    """``op`` ("sum", "prod", "amax", "amin") over all slots of the document and over the dimensions ``others``."""
+    """``op`` (sum, prod, amax, amin, max, min) over all slots of the document and over the dimensions ``others``."""
 
     of: Term
     op: str

@@ -331,6 +331,8 @@ def row_of(user: fx.Node, term: Term) -> tuple[Term, int] | None:
         return None
     if user.target is markers.LIST_PAD and term.dims:
         return term, 0
+    if user.target is markers.LIST_BOUNDARIES and term.dims:
+        return term, (int(str(user.args[2])) if len(user.args) > 2 else 0) % len(term.dims)
     if user.target is not markers.LIST_STACK:
         return None
     dim = int(str(user.args[1])) % (len(term.dims) + 1)

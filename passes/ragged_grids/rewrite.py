@@ -95,6 +95,9 @@ def _emitted(documents: Documents, decided: Decided) -> dict[fx.Node, fx.Node]:
                     holds = documents.call(operator.gt, some, 0)
                     documents.call(torch._assert_async, holds, "packpass: expected a non-empty list of tensors")
                 own = slots_of(documents, each.dims[dim])
+                if user.target is markers.LIST_BOUNDARIES:
+                    made[user] = own.cu
+                    continue
                 made[user] = Row(documents, own, each, dim).made()
                 if user.target is markers.LIST_PAD:
                     made[user] = _below_each_other(documents, own, made[user], user)

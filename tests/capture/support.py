@@ -15,7 +15,7 @@ from packpass._options import Options
 from packpass.capture import Mode, frame_state
 from packpass.decisions.records import collecting
 from packpass.engine.backend import Backend
-from packpass.engine.verify import copy_graph
+from packpass.engine.copies import copy_graph
 from packpass.reports.report import Report
 
 TOTAL = 160

@@ -16,7 +16,7 @@ from torch._inductor.utils import fresh_cache
 import packpass
 from packpass._compat import fake_mode_of, nothing_is_known, sizes_of_nobody, statically_known_true, without_fake_cache
 from packpass.capture import fakes
-from packpass.engine.verify import copy_graph
+from packpass.engine.copies import copy_graph
 from packpass.semantics import call_of, example
 from packpass.semantics.effects import effects_of, mutated_after, written_inputs
 from tests.capture.support import Recorder, compiled, no_rule

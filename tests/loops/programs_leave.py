@@ -12,6 +12,7 @@ from . import (
     leave_blocks,
     leave_branches,
     leave_by_hand,
+    leave_by_way,
     leave_carried,
     leave_chosen,
     leave_closures,
@@ -91,7 +92,7 @@ PROGRAMS: dict[str, Program] = dict(LEAVE)
 __all__ = [
     "PROGRAMS", "leave_added", "leave_again", "leave_in_rows", "leave_attention",
     "leave_batched", "leave_beside", "leave_bins", "leave_blocks", "leave_branches",
-    "leave_by_hand", "leave_valid",
+    "leave_by_hand", "leave_by_way", "leave_valid",
     "leave_carried", "leave_chosen",
     "leave_closures", "leave_conditions", "leave_contents",
     "leave_convolution", "leave_counted", "leave_counts", "leave_defaults",

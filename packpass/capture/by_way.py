@@ -1,0 +1,149 @@
+"""A local that counts on by numbers that a branch on the documents' numbers decides about.
+
+::
+
+    start, number = 0, 1
+    for n in lengths.tolist():
+        if n <= 0:                   # padding
+            continue
+        ids[start : start + n] = number
+        start += n
+        number += 1
+
+Each way through the body (`packpass.capture.ways`) adds a number of its own, which is made of entries of vectors as the
+conditions are that lead to it. So what a document adds is known in front of the loop: the sum over the ways of what
+each adds, where its conditions hold. The local of document i is what it begins with plus what the documents before add.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from typing import TYPE_CHECKING, Any
+
+from packpass import markers
+from packpass.capture.again import Latest, times_before
+from packpass.capture.dynamo import ConstantVariable, SymNodeVariable
+from packpass.capture.offsets import Offset, Running, added, is_unchanged, step_made
+from packpass.capture.stops import condition_made
+from packpass.capture.tallies import number
+
+if TYPE_CHECKING:
+    from packpass.capture.region import Region
+
+
+@dataclasses.dataclass(frozen=True)
+class ByWay:
+    """``first``: what the local begins with. ``steps``: what each way adds, and how (`packpass.capture.entries`), after
+    the conditions that lead to it, with their outcomes."""
+
+    first: Any
+    steps: tuple[tuple[tuple[tuple[Any, bool], ...], Any], ...]
+
+    def made(self) -> Any:
+        """What a document adds."""
+        total: Any = None
+        for conditions, step in self.steps:
+            if step == 0:
+                continue
+            term: Any = None
+            for condition, outcome in conditions:
+                holds = condition if outcome else (operator.eq, condition, 0)
+                term = holds if term is None else (operator.mul, term, holds)
+            term = (operator.mul, term, step)
+            total = term if total is None else (operator.add, total, term)
+        return total
+
+
+def learn_by_way(before: Any, after: list[Any], region: Region) -> ByWay | None:
+    """How a local grew in each traced iteration, if by what the way says that it took."""
+    first = number(before)
+    if first is None or not region.ways:
+        return None
+    steps = []
+    for iteration, value in enumerate(after):
+        way, step = way_of(region, iteration), _step(value, before, region, iteration)
+        if not way or step is None:
+            return None
+        steps.append((way, step))
+        before = value
+    learned = ByWay(first, tuple(steps))
+    return learned if len({step for _, step in steps}) > 1 and learned.made() is not None else None
+
+
+def way_of(region: Region, iteration: int) -> tuple[tuple[Any, bool], ...] | None:
+    """The conditions that a traced iteration has met, how each is made, and its outcome; None if one of them is another
+    than one on entries of vectors."""
+    node, conditions = region.indices[iteration], list[Any]()
+    ends = [user for user in node.users if user.target is markers.LOOP_END]
+    while node.op != "root" and node not in ends:
+        if node.target in markers.LOOP_BRANCH:
+            made = condition_made(node.args[0], region, iteration)
+            if made is None:
+                return None
+            conditions.append((made, bool(node.args[1])))
+        node = node.next
+    return tuple(conditions)
+
+
+def _step(value: Any, before: Any, region: Region, iteration: int) -> Any:
+    """How what was added in an iteration is made; None if something else was done."""
+    if is_unchanged(value, before):
+        return 0
+    known, last = number(value), number(before)
+    if known is not None:
+        return None if last is None else known - last
+    grown = added(value, before)
+    return None if grown is None else step_made(grown, region.indices[iteration], region.indices[0])
+
+
+class GoingByWay(Running):
+    """Such a local while the loop is traced again."""
+
+    def __init__(self, region: Region, by_way: ByWay) -> None:
+        if times_before(region.key, region.id):
+            latest = Latest(region.tx.output.current_tracer.graph)
+            by_way = dataclasses.replace(by_way, steps=latest.of(by_way.steps))
+        self.by_way = by_way
+        super().__init__(region, Offset(by_way.first, "", (), by_way.made()))
+        self.is_length = any(isinstance(step, tuple) for _, step in by_way.steps)
+
+    def follow(self, value: Any) -> None:
+        """The conditions say which tensors this loop reads."""
+
+    def note_way(self) -> None:
+        """The iteration ends: what it has asked, before anything is put in place of numbers that it asked about."""
+        self._way = way_of(self.region, self.region.iteration)
+
+    def has_grown(self, values: list[Any]) -> bool:
+        """Have all locals been increased by what this way adds?"""
+        step = next((step for known, step in self.by_way.steps if known == self._way), None)
+        if step is None:
+            return False
+        if type(step) is int:
+            return all(_is_sum(value, self.start, step) for value in values)
+        grown = [added(value, self.start) for value in values]
+        index, begin = self.region.indices[-1], self.region.indices[0]
+        if not all(node is not None and step_made(node, index, begin) == step for node in grown):
+            return False
+        for node in dict.fromkeys(grown):
+            self._is_the_length(node)
+        for value in values:
+            value.as_proxy().node.target = operator.add
+        return True
+
+    def _is_the_length(self, node: Any) -> None:
+        """For documents that go this way. The conditions ask for the number that was there."""
+        length, begin = self.length.as_proxy().node, self.region.indices[-1]
+        asked = [n.args[0] for n in node.graph.nodes if n.target in markers.LOOP_BRANCH and n > begin]
+        for condition in asked:
+            asked += [n for n in condition.all_input_nodes if n > begin and n not in asked]
+        if node is not length:
+            node.replace_all_uses_with(length, lambda user: user not in asked)
+
+
+def _is_sum(value: Any, start: Any, step: int) -> bool:
+    if not isinstance(value, SymNodeVariable):
+        return isinstance(value, ConstantVariable) and step == 0 and is_unchanged(value, start)
+    difference = value.sym_num.node.expr - start.sym_num.node.expr
+    return bool(difference == step)
