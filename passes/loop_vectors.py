@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from packpass._compat import free_unbacked_symbols, hint_of, statically_known_true
-from packpass.semantics import example, storage
+from packpass.semantics import example, op_name, storage
 from packpass.semantics.build import Builder, NotBuilt
 from passes.loops import LoopFound, find
 from passes.nodes import needed_for
@@ -117,3 +117,36 @@ def _vectors(loop: LoopFound) -> dict[fx.Node, list[tuple[fx.Node, int]]]:
             ahead = example(at).node.expr - example(begin).node.expr
             found.setdefault(vector, []).append((node, int(ahead) if ahead.is_Integer else -1))
     return found
+
+
+# === Rows of matrices ========================================================================================
+
+
+def split_rows(graph: fx.Graph, loop: LoopFound) -> bool:
+    """Let a loop over rows of a matrix of integers, ``for start, length in spans.tolist()``, read its numbers from the
+    columns, which are vectors; False, and nothing is changed, if it does anything else with the rows."""
+    reads: list[tuple[fx.Node, fx.Node, fx.Node]] = []
+    for begin, body, _ in loop.iterations:
+        for row in body:
+            if op_name(row) != "select" or row.args[1:] != (0, begin) or row.args[0] in loop.nodes:
+                continue
+            entries = [user for user in row.users if user.target is operator.getitem and type(user.args[1]) is int]
+            value = example(row)
+            if not isinstance(value, torch.Tensor) or value.dim() != 1 or value.dtype not in _DTYPES:
+                continue
+            if len(entries) < len(row.users):
+                return False
+            reads += [(entry, row, begin) for entry in entries]
+    columns: dict[tuple[Any, Any], fx.Node] = {}
+    build = Builder(graph, before=loop.iterations[0][0], like=reads[0][1].args[0]) if reads else None
+    for entry, row, begin in reads:
+        assert build is not None
+        key = row.args[0], entry.args[1]
+        if key not in columns:
+            columns[key] = build.call(torch.select, key[0], 1, key[1])
+        inside = Builder(graph, before=entry, like=columns[key])
+        entry.replace_all_uses_with(inside.call(torch.select, columns[key], 0, begin))
+        graph.erase_node(entry)
+    for row in dict.fromkeys(row for _, row, _ in reads):
+        graph.erase_node(row)
+    return bool(reads)

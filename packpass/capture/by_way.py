@@ -21,9 +21,12 @@ import dataclasses
 import operator
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from packpass import markers
 from packpass.capture.again import Latest, times_before
-from packpass.capture.dynamo import ConstantVariable, SymNodeVariable
+from packpass.capture.dynamo import ConstantVariable, SymNodeVariable, emit
+from packpass.capture.entries import made_of, numbers_made
 from packpass.capture.offsets import Offset, Running, added, is_unchanged, step_made
 from packpass.capture.stops import condition_made
 from packpass.capture.tallies import number
@@ -95,6 +98,43 @@ def _step(value: Any, before: Any, region: Region, iteration: int) -> Any:
         return None if last is None else known - last
     grown = added(value, before)
     return None if grown is None else step_made(grown, region.indices[iteration], region.indices[0])
+
+
+def vector(region: Region, values: list[Any]) -> Any:
+    """All documents' numbers, or truth values, where each way leaves one that is known or made of entries: ``h > 0 and
+    w > 0``, ``1 if n > 2 else n``. None for other values."""
+    ways = [way_of(region, iteration) for iteration in range(len(values))]
+    kinds = {kind(value) for value in values}
+    if not region.ways or not all(ways) or len(kinds) != 1 or kinds == {None}:
+        return None
+    held = [_held(value, region, iteration) for iteration, value in enumerate(values)]
+    made = None if None in held else ByWay(0, tuple(zip(ways, held, strict=True))).made()  # type: ignore[arg-type]
+    numbers = None if made is None else numbers_made(region.tx, made, region.length)
+    if numbers is None:
+        return None
+    return (
+        emit(region.tx, operator.ne, numbers, 0) if kinds == {bool} else emit(region.tx, "long", numbers, method=True)
+    )
+
+
+def kind(value: Any) -> type | None:
+    """``bool`` or ``int``, of truth values and integers, known or not."""
+    if isinstance(value, ConstantVariable):
+        known = type(value.as_python_constant())
+        return known if known in (bool, int) else None
+    if not isinstance(value, SymNodeVariable):
+        return None
+    return {torch.SymBool: bool, torch.SymInt: int}.get(type(value.sym_num))
+
+
+def _held(value: Any, region: Region, iteration: int) -> Any:
+    """How the value that a way leaves is made."""
+    if isinstance(value, ConstantVariable):
+        return int(value.as_python_constant())
+    node = value.as_proxy().node
+    if isinstance(value.sym_num, torch.SymBool):
+        return condition_made(node, region, iteration)
+    return made_of(node, region.indices[iteration], region.indices[0])
 
 
 class GoingByWay(Running):

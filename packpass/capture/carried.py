@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from packpass.capture.behind import Behind, Last, begins_alike, learn_behind
 from packpass.capture.by_way import ByWay, GoingByWay, learn_by_way
 from packpass.capture.dynamo import SymNodeVariable
+from packpass.capture.extremes import Extreme, Finding, learn_extreme
 from packpass.capture.grown import Grown, Lengthening, Relisting, growing, learn_grown
 from packpass.capture.offsets import Offset, Running, is_looked_at
 from packpass.capture.offsets import learn as learn_offset
@@ -28,7 +29,7 @@ from packpass.capture.watched import Poison
 if TYPE_CHECKING:
     from packpass.capture.region import Region
 
-Learned = Offset | ByWay | Behind | Count | Total | Grown | int | SymNodeVariable
+Learned = Offset | ByWay | Extreme | Behind | Count | Total | Grown | int | SymNodeVariable
 """An int, or what an earlier loop has counted up to: the first value of a number that a branch decides about
 (`packpass.capture.tallies`)."""
 
@@ -46,7 +47,7 @@ def learn(before: dict[str, Any], after: list[dict[str, Any]], region: Region, n
             known = known or learn_offset(first, later, region.indices, empty)
         known = known or learn_total(first, later) or learn_grown(first, later)
         known = known or learn_offset(first, later, region.indices, empty)
-        known = known or learn_behind(first, later, region.indices)
+        known = known or learn_behind(first, later, region.indices) or learn_extreme(first, later, region)
         return learn_tally(first, later) if known is None else known
 
     return {name: of(name) for name in names}
@@ -57,7 +58,7 @@ def _as_it_begins(how: Learned, before: Any) -> Learned | None:
     layers say, has a loop over documents each time. None if nothing is known for that value."""
     value = None if before is None else before.realize()
     first = value if isinstance(value, SymNodeVariable) else number(value)
-    if isinstance(how, (Offset, ByWay, Count)):
+    if isinstance(how, (Offset, ByWay, Count, Extreme)):
         return None if first is None else dataclasses.replace(how, first=first)
     if isinstance(how, Behind):
         return how if begins_alike(how, value) else None
@@ -100,6 +101,8 @@ class Carried:
             elif isinstance(how, Offset):
                 offsets[how] = [name]
                 self.names.append((offsets[how], Running(region, how)))
+            elif isinstance(how, Extreme):
+                self.names.append(([name], Finding(region, how)))
             elif isinstance(how, ByWay):
                 self.names.append(([name], GoingByWay(region, how)))
             elif isinstance(how, Behind):

@@ -12,7 +12,7 @@ import torch
 
 from packpass import markers
 from packpass._compat import statically_known_true
-from packpass.capture import either, plain, plain_nested, plain_numbers, running
+from packpass.capture import either, plain, plain_nested, plain_numbers, running, tallies
 from packpass.capture.dynamo import (
     LocalGeneratorObjectVariable,
     TensorVariable,
@@ -69,16 +69,26 @@ def tensor(tx: Any, data: Any = None, **kwargs: Any) -> Any:
     if value is None or set(kwargs) - {"dtype", "device"}:
         return None
     items, numbers = items_of(value), running.tensor_of(tx, value)
+    if items is not None and items.lacking and items.numbers is not None and "dtype" not in kwargs:
+        raise items.refusal()  # of no numbers, torch makes a tensor of floating point numbers
+    numbers = _conditions(items) if numbers is None else numbers
     out = _single_numbers(tx, items) if numbers is None and items is not None else numbers
     if out is None:
         return None
-    given = {"dtype": constant(torch.int64), **kwargs} if out is numbers else dict(kwargs)
+    own = torch.bool if example(out).dtype is torch.bool else torch.int64
+    given = {"dtype": constant(own), **kwargs} if out is numbers else dict(kwargs)
     if "device" not in given and example(out).device.type != "cpu":
         given["device"] = constant(torch.device("cpu"))
     made = out.call_method(tx, "to", [], given) if given else out
     if out is not numbers or isinstance(items, running.RunningItems):
         return made
     return made.call_method(tx, "clone", [], {})  # others read the numbers as well
+
+
+def _conditions(items: CollectedItems | None) -> Any:
+    """All documents' truth values, where a list has nothing else; None of other lists."""
+    alone = items is not None and not (items.before or items.after or items.lacking) and items.each == 1
+    return items.conditions if items is not None and alone else None
 
 
 def _single_numbers(tx: Any, items: CollectedItems) -> Any:
@@ -175,6 +185,10 @@ def total(tx: Any, items: Any = None, start: Any = None) -> Any:
     if numbers is not None:
         added = _of_numbers(tx, plain_numbers.total, numbers)
         return added if start is None else call(tx, operator.add, start, added)
+    said = _conditions(items_of(value)) if value is not None else None
+    if said is not None:  # how many there are for which it holds
+        held = tallies.read(tx, said.call_method(tx, "long", [], {}))
+        return held if start is None else call(tx, operator.add, start, held)
     listed = _collected(tx, value)
     if listed is None:
         return None

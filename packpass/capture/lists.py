@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from packpass import markers
-from packpass.capture import appended_later, entry_rows, message_lists, nothing, plain, widths
+from packpass.capture import appended_later, by_way, entry_rows, filtered, message_lists, nothing, plain, widths
 from packpass.capture.dynamo import (
     ListVariable,
     SymNodeVariable,
@@ -99,7 +99,7 @@ class CollectedItems(list[Any]):
         value = message_lists.complete(region.tx, widths.as_numbers(region.tx, value.realize()), self._waits)
         known = isinstance(value, (TensorVariable, SymNodeVariable, Every)) or nothing.says_nothing(value)
         known = known or message_lists.is_message(value)
-        known = known or number(value) is not None  # of an offset, as the first trace sees it
+        known = known or by_way.kind(value) is not None  # of an offset, as the first trace sees it, or of a branch
         if not known and row_of(value) is None and parts_of(region.tx, value) is None:
             raise self._refuse_entry(value)
         if not self.holds(region.iteration):
@@ -159,6 +159,10 @@ class CollectedItems(list[Any]):
     def close(self) -> None:
         """The loop is over: its entries become one value."""
         region = self.region
+        filtered.watch(self)
+        if (picked := filtered.numbers(self)) is not None:
+            self.numbers = call(region.tx, plain.of_tolist, picked)
+            return
         if self.lacking:
             current_frame().not_replayable = LACKING
             if not fill_in(region, self.values, self.lacking):
@@ -191,7 +195,7 @@ class CollectedItems(list[Any]):
         if self.each == 1 and not region.skips and (parts := rows_of(self, made)) is not None:
             self.rows = parts
             return
-        numbers = vector(region, made) if self.each == 1 and not region.skips else None
+        numbers = (vector(region, made) or by_way.vector(region, made)) if self.each == 1 and not region.skips else None
         if numbers is None:
             raise self._refuse_entry(made[0])
         if numbers.dtype is torch.bool:

@@ -41,6 +41,7 @@ from packpass.capture.dynamo import (
 from packpass.capture.entries import made_of, numbers_made
 from packpass.capture.lists import CollectedItems, is_documents, items_of
 from packpass.capture.origins import needed_for
+from packpass.capture.places import contents
 from packpass.capture.state import active, current_frame, restart
 from packpass.capture.tallies import collect, vector
 
@@ -223,7 +224,7 @@ def extend(items: Any, more: Any) -> Any:
 
 def learn(region: Region, items: Any) -> None:
     """If this may be such a list, the frame is traced again."""
-    place = region.place_of(items) or _place_within(region, items)
+    place = region.place_of(items) or region.place_of(items, in_cell=True) or _place_within(region, items)
     known = current_frame().running.setdefault(region.key, set())
     if _first(items) is not None and place is not None and place not in known:
         known.add(place)
@@ -266,8 +267,10 @@ def _first(items: Any) -> list[int] | None:
 
 
 def adopt(region: Region, value: Any, keys: Sequence[Any] = ()) -> None:
-    """A list that was found to be such a one, where its loop begins: a local, or the entry ``keys`` of one."""
-    items: Any = value.realize() if value is not None else None
+    """A list that was found to be such a one, where its loop begins: a local, also one that a closure shares, as a
+    comprehension does, or the entry ``keys`` of one."""
+    held = contents(region.tx, value)
+    items: Any = held.realize() if held is not None else None
     for key in keys:
         items = dict(_within(items)).get(key) if items is not None else None
     first = _first(items)

@@ -7,6 +7,7 @@ has taken it. Up to there both are the same, which is proven in front of all.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -175,7 +176,9 @@ class ByWays(Interpreter):
 
 def _is_made_up(node: fx.Node) -> bool:
     """Is it an assertion about a size that capture made up, or what only such ones use?"""
-    return only_checks(node) and (not is_check(node) or depends_on(node, MADE_UP))
+    if is_check(node):
+        return depends_on(node, MADE_UP)
+    return only_checks(node) and all(map(_is_made_up, node.users))
 
 
 def _ways(iterations: list[Iteration]) -> list[_Way]:
@@ -195,5 +198,6 @@ def _ways(iterations: list[Iteration]) -> list[_Way]:
             wanted = [*way.outcomes()[:which], not way.outcomes()[which]]
             other = next((one for one in ways if one.outcomes()[: which + 1] == wanted), None)
             if other is not None:
-                way.turns[branch] = _Turn(way, branch, other, which)
+                with contextlib.suppress(NotReplayable):  # where no document turns there, it does not matter
+                    way.turns[branch] = _Turn(way, branch, other, which)
     return ways

@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import fx
 
 from packpass import markers
@@ -41,25 +42,30 @@ _PLAIN = markers.MARKERS | {*markers.LOOP_BRANCH, markers.BOUNDARIES}
 def unless_unfit(compiled: Callable[..., Any], original: fx.GraphModule, doubt: str) -> Callable[..., Any]:
     """``compiled``, but ``original`` for calls that fail a check of ours. ``doubt`` is that of `replay`."""
     fallback: list[Callable[..., Any]] = []
+    draws = any(effects_of(node).random for module in graph_modules(original) for node in module.graph.nodes)
 
     def run(*inputs: Any) -> Any:
+        state = torch.get_rng_state() if draws else None
         try:
             return compiled(*inputs)
         except VerificationError:
             raise
         except (RuntimeError, ValueError) as error:
             of_sizes = _is_of_sizes(error) or any(message in str(error) for message in _OF_NOTHING)
-            if not of_sizes and (_OURS not in str(error) or any(getattr(x, "is_cuda", False) for x in inputs)):
+            elsewhere = any(getattr(x, "is_cuda", False) for x in inputs)
+            if (elsewhere and (draws or not of_sizes)) or (not of_sizes and _OURS not in str(error)):
                 raise
             if not fallback and not _leaves_no_trace(original):
                 raise
             try:
                 if not fallback:
                     fallback.append(reference(original, doubt))
+                if state is not None:  # the numbers that were drawn before the check are drawn again
+                    torch.set_rng_state(state)
                 result = fallback[0](*inputs)
             except Exception as reason:  # `NotReplayable`, or an error of the program's own
                 log.info("not run document by document either: %s", reason)
-                if of_sizes and not isinstance(reason, NotReplayable):
+                if of_sizes and not isinstance(reason, (NotReplayable, LookupError, AttributeError)):
                     raise reason from None
                 raise error from None
             log.info("this call runs document by document: %s", error)

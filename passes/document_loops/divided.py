@@ -30,12 +30,13 @@ from typing import Any
 from torch import fx
 
 from packpass import markers
-from packpass.semantics import argument, is_tensor, storage
+from packpass.semantics import argument, example, is_tensor, storage
 from packpass.semantics.effects import changes_mode, effects_of, written_inputs
 from passes.document_loops.fission import CUTS, Prefix, alike, split
 from passes.document_loops.op_names import name_of
 from passes.loops import ASSERTIONS, WAYS, LoopFound, hoistable
 from passes.nodes import needed_for
+from passes.places_of_documents import are_apart, strided
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,7 +160,7 @@ def _repeatable(node: fx.Node) -> bool:
 def _apart(first: _Part, rest: _Part, order: dict[fx.Node, int], begin: fx.Node, given: set[Any]) -> bool:
     """May all documents go through ``first`` before one goes through the rest?"""
     for memory in (first.written | rest.written) & first.touched & rest.touched & given:
-        if not all(_own_rows(part, memory, begin) for part in (first, rest)):
+        if not _are_own_rows(_places(first, memory, begin) | _places(rest, memory, begin)):
             return False
         early = [order[n] for n in first.nodes if _looks_at(n, memory)]
         late = [order[n] for n in rest.nodes if _looks_at(n, memory)]
@@ -174,13 +175,24 @@ def _looks_at(node: fx.Node, memory: Any) -> bool:
     return of_it and (storage(node) != memory or bool(written_inputs(node)))
 
 
-def _own_rows(part: _Part, memory: Any, begin: fx.Node) -> bool:
-    """Does it see of a tensor from outside nothing but the document's row, along one dimension?"""
-    inside, dims = set(part.nodes), set()
+def _places(part: _Part, memory: Any, begin: fx.Node) -> set[Any]:
+    """What it sees of a tensor from outside: tensors, and the dimension along which it takes the document's row of
+    each; None for anything else."""
+    inside, places = set(part.nodes), set()
     for node in part.nodes:
         for base in node.all_input_nodes:
             if base in inside or storage(base) != memory:
                 continue
             index = argument(node, 2, "index") if name_of(node) == "select" else None
-            dims.add((base, argument(node, 1, "dim")) if index is begin and node.args[0] is base else None)
-    return None not in dims and len(dims) == 1
+            dim: Any = argument(node, 1, "dim") if index is begin and node.args[0] is base else None
+            places.add(None if type(dim) is not int else (base, dim % example(base).dim()))
+    return places
+
+
+def _are_own_rows(places: set[Any]) -> bool:
+    """Is that nothing but the rows of the document, which no other document sees?"""
+    if None in places or len(places) < 2:
+        return None not in places and bool(places)
+    views = [strided(base) for base, dim in places if dim == 0]
+    known = [view for view in views if view is not None]
+    return len(known) == len(places) and len({of for of, _ in known}) == 1 and are_apart([cut for _, cut in known])

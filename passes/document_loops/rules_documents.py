@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass.semantics import argument, call_of, example, meaning_of, op_of
+from packpass.semantics import argument, call_of, example, is_tensor, meaning_of, op_of
 from packpass.semantics.binding import parameters_of
 from packpass.semantics.names import is_in_place
 from packpass.semantics.products import MATMULS
@@ -121,7 +121,8 @@ def source(machine: Machine, node: fx.Node, numbers: Collection[fx.Node] = ()) -
     """``(value, term, rank)`` of the first argument, which must be a document's; nothing else may be per document.
     ``numbers`` are known to be none."""
     arg = node.args[0] if node.args else None
-    if not isinstance(arg, fx.Node) or not isinstance(machine.value(arg), (Document, Slot)):
+    known = isinstance(arg, fx.Node) and is_tensor(arg) and isinstance(machine.value(arg), (Document, Slot))
+    if not isinstance(arg, fx.Node) or not known:
         raise Refused("no-rule", f"this {label(node)} has no rule", node)
     for other in node.all_input_nodes:
         if other is not arg and other not in numbers and not isinstance(machine.value(other), Outside):

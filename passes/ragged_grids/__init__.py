@@ -39,6 +39,7 @@ from packpass.decisions.records import Claims, Refusal, Rewrite
 from passes.context import PassContext
 from passes.document_loops import find as document_loops
 from passes.joined_loops import as_one, done_again, follower, together
+from passes.loop_vectors import split_rows
 from passes.loops import LoopFound, find, first_line
 from passes.ragged_grids.decide import decide, ends_as_rows, is_over_rows
 from passes.ragged_grids.rewrite import rewrite
@@ -62,6 +63,8 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
         results += _beside(gm, context, parts) if over_rows else []
         what = "loop over rows of sizes" if over_rows else "loop over documents"
         result = _run_one(gm.graph, as_one(parts), context.locations.get(number) or first_line(loop), what)
+        if isinstance(result, Refusal) and result.code == "outer-tensor-write" and split_rows(gm.graph, loop):
+            continue  # rows of starts and lengths, perhaps, by which documents of a row are written
         if over_rows or isinstance(result, Rewrite) or result.code == "length-branch":
             results.append(result)
             done = parts if isinstance(result, Rewrite) else (loop,)

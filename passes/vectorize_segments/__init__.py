@@ -44,7 +44,7 @@ from torch import fx
 from packpass.decisions.location import location_of_node
 from packpass.decisions.records import Refusal, Rewrite
 from packpass.semantics.overview import operations as known_operations
-from passes import loop_vectors
+from passes import loop_vectors, places_of_documents
 from passes.context import PassContext
 from passes.document_loops.collectives import sent_by
 from passes.document_loops.lists import as_they_were_made
@@ -66,6 +66,7 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
     if not context.user_checks:
         drop_idle(gm.graph)
     loop_vectors.settle(gm.graph)
+    places_of_documents.settle(gm.graph)
     loops = [loop.id for loop in find_loops(gm.graph)]
     done: set[int] = set(context.products.judged_loops)
     for number in loops:

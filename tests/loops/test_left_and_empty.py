@@ -135,3 +135,84 @@ def folded(x: Tensor, sizes: Tensor) -> Tensor:
 def test_what_is_left_over_is_not_the_width() -> None:
     sizes = [[(2, 3), (1, 4)], [(3, 3), (2, 2), (4, 1)]]
     hold(folded, [(row([4 * h * w for h, w in each])[0], torch.tensor(each)) for each in sizes])
+
+
+def left_and_skipped(x: Tensor, lengths: Tensor) -> Tensor:
+    total, start = x.sum(0), 0
+    for n in lengths.tolist():
+        if n == -5:
+            break
+        if n < 0:
+            continue
+        total = total + x[start : start + n].sum(0)
+        start += n
+    return total
+
+
+def left_and_counted(x: Tensor, lengths: Tensor) -> Tensor:
+    start, number, out = 0, 1, torch.zeros_like(x)
+    for n in lengths.tolist():
+        if n <= 0:
+            break
+        if n > 2:
+            out[start : start + n] = number
+            number += 1
+        else:
+            out[start : start + n] = 5
+        start += n
+    return out * number
+
+
+def two_lists(x: Tensor, cu: Tensor) -> Tensor:
+    sums, sizes = [], []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        if e > s:
+            sizes.append(e - s)
+            sums.append(x[s:e].sum(0))
+    return torch.stack(sums) * len(sizes) + sum(sizes)
+
+
+@pytest.mark.parametrize(
+    ("fn", "numbers"),
+    [
+        (left_and_skipped, [[3, -1, 5], [-5, 1], [3, 7], [3, -5, 5]]),
+        (left_and_counted, [[3, 5], [0, 5], [2, 4, 0]]),
+        (two_lists, [[0, 3, 8], [0, 3, 8, 0, 0], [0, 5, 3, 8], [-5, -2, 8]]),
+    ],
+)
+def test_calls_that_do_not_fit(fn: Callable[..., Any], numbers: list[list[int]]) -> None:
+    """No document in front of the one that leaves, slices that the row cuts off, boundaries that fall."""
+    x, _ = row([8])
+    assert hold(fn, [(x, torch.tensor(each)) for each in numbers]).rewrites
+
+
+@pytest.mark.parametrize("draw", [torch.rand_like, lambda x: torch.nn.functional.dropout(x, 0.5)])
+def test_random_numbers_are_drawn_once(draw: Callable[[Tensor], Tensor]) -> None:
+    """A call that does not fit runs as it is written, with the numbers that eager draws."""
+
+    def fn(x: Tensor, cu: Tensor) -> Tensor:
+        x = x + draw(x)
+        return torch.stack([x[s:e].sum(0) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()) if e > s])
+
+    torch._dynamo.reset()
+    compiled = torch.compile(fn, backend=packpass.backend, options={"packpass.inner_backend": "eager"})
+    x, _ = row([8])
+    for bounds in ([0, 3, 8], [0, 3, 8, 0, 0]):
+        found = []
+        for one in (fn, compiled):
+            torch.manual_seed(5)
+            found.append((one(x, torch.tensor(bounds)), torch.rand(1)))  # and what is drawn next
+        torch.testing.assert_close(*found)
+
+
+def test_a_list_of_no_numbers_is_of_floating_point_numbers() -> None:
+    def fn(x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.tensor([n for n in lengths.tolist() if n > 0]), x * 2
+
+    torch._dynamo.reset()
+    compiled = torch.compile(fn, backend=packpass.backend, options={"packpass.inner_backend": "eager"})
+    x, _ = row([8])
+    for lengths in ([3, 0, 5], [2, 6], [0, 0]):
+        want, got = fn(x, torch.tensor(lengths)), compiled(x, torch.tensor(lengths))
+        assert got[0].dtype is want[0].dtype
+        torch.testing.assert_close(got, want)
