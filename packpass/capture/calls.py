@@ -317,6 +317,13 @@ def _typed(dtype: torch.dtype) -> Callable[..., Any]:
     return replacement
 
 
+def _new_tensor(tx: Any, tensor: Any, data: Any = None, **kwargs: Any) -> Any:
+    """``x.new_tensor(numbers)``: of the dtype of x, and where x is."""
+    like = example(tensor)
+    given = {"dtype": variable(tx, like.dtype), "device": constant(like.device), **kwargs}
+    return joins.tensor(tx, data, **given)
+
+
 _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((torch.cat, torch.concat, torch.concatenate), joins.cat),
     torch.stack: joins.stack,
@@ -367,6 +374,7 @@ _OF_LISTS = frozenset(function for function, replacement in _FUNCTIONS.items() i
 _METHODS: dict[str, Callable[..., Any]] = {
     "__getitem__": subscripts.get_item,
     "__setitem__": subscripts.set_item,
+    "new_tensor": _new_tensor,
     "split_with_sizes": _call_split,
     **{of.__name__: _FUNCTIONS[of] for of in _BOTH},
     **{name: row_numbers.counted(name) for name in OF_A_ROW},

@@ -56,3 +56,10 @@ def pairs_of_slots_by_their_order(x: Tensor, cu: Tensor) -> Any:
     for part in x[:, 0].split(cu.diff().tolist()):
         total = total - torch.nn.functional.logsigmoid(part[:, None] - part[None, :]).triu(1).sum()
     return total
+
+
+@program("f[T,3] cu64", wrap=lengths, exact=False, **SHORT)
+def divided_by_numbers_of_the_same_kind(x: Tensor, numbers: Tensor) -> Any:
+    kept = [n for n in numbers.tolist() if n > 0]
+    sums = torch.stack([part.sum(0) for part in x.split(kept)])
+    return sums / x.new_tensor(kept)[:, None], numbers.new_tensor(kept)
