@@ -31,6 +31,8 @@ taken to be equal (``length-mismatch``), lists that are neither concatenated nor
 
 from __future__ import annotations
 
+import functools
+
 from torch import fx
 
 from packpass import markers
@@ -38,9 +40,11 @@ from packpass.decisions.location import location_of_node
 from packpass.decisions.records import Claims, Refusal, Rewrite
 from passes.context import PassContext
 from passes.document_loops import find as document_loops
+from passes.document_loops.run import run_loops
 from passes.joined_loops import as_one, done_again, follower, together
 from passes.loop_vectors import split_rows
 from passes.loops import LoopFound, find, first_line
+from passes.nodes import or_as_it_was
 from passes.ragged_grids.decide import decide, ends_as_rows, is_over_rows
 from passes.ragged_grids.rewrite import rewrite
 from passes.refused import Refused
@@ -63,8 +67,12 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
         results += _beside(gm, context, parts) if over_rows else []
         what = "loop over rows of sizes" if over_rows else "loop over documents"
         result = _run_one(gm.graph, as_one(parts), context.locations.get(number) or first_line(loop), what)
-        if isinstance(result, Refusal) and result.code == "outer-tensor-write" and split_rows(gm.graph, loop):
-            continue  # rows of starts and lengths, perhaps, by which documents of a row are written
+        if isinstance(result, Refusal) and result.code == "outer-tensor-write":
+            found = or_as_it_was(gm, functools.partial(_by_columns, gm, number, context))
+            if found:
+                results += found
+                context.products.judged_loops.add(number)
+                continue
         if over_rows or isinstance(result, Rewrite) or result.code == "length-branch":
             results.append(result)
             done = parts if isinstance(result, Rewrite) else (loop,)
@@ -73,6 +81,14 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
         gm.graph.lint()
         gm.recompile()
     return results
+
+
+def _by_columns(gm: fx.GraphModule, number: int, context: PassContext) -> list[Rewrite | Refusal]:
+    """What becomes of a loop by rows of starts and lengths that writes to documents of a row: it goes by vectors then.
+    Nothing if it is refused."""
+    loop = next(loop for loop in find(gm.graph) if loop.id == number)
+    found = run_loops(gm, number, context) if split_rows(gm.graph, loop) else []
+    return found if all(isinstance(one, Rewrite) for one in found) else []
 
 
 def _beside(gm: fx.GraphModule, context: PassContext, parts: tuple[LoopFound, ...]) -> list[Rewrite | Refusal]:
