@@ -21,6 +21,7 @@ import torch
 from torch import fx
 
 from packpass._compat import asked, free_unbacked_symbols, sizes_of_anybody
+from packpass.capture.origins import expression_of
 from packpass.capture.state import current_frame
 from packpass.semantics.call import invoke
 from packpass.semantics.sizes import Renamed
@@ -72,7 +73,7 @@ def _tried(node: fx.Node, args: Any, kwargs: Any, leaves: list[Any], together: b
         results = out if isinstance(out, (tuple, list)) else (out,)
         if not all(isinstance(r, torch.Tensor) for r in results) or _aliases(results, inputs):
             return None
-        shapes = [[_expression(s) for s in (*r.shape, *r.stride())] for r in results]
+        shapes = [[expression_of(s) for s in (*r.shape, *r.stride())] for r in results]
         kinds = [(r.dtype, r.device, r.requires_grad, r.dim()) for r in results]
         symbols = [number.node.expr for number, _ in renamed.old]
         if len({symbol for symbol in symbols if symbol.is_Symbol}) < len(symbols):
@@ -105,10 +106,6 @@ def _aliases(results: Any, inputs: list[Any]) -> bool:
     return any(r.untyped_storage()._cdata in memory for r in results)
 
 
-def _expression(size: Any) -> Any:
-    return size.node.expr if isinstance(size, torch.SymInt) else sympy.Integer(size)
-
-
 def _holds_everywhere(
     node: fx.Node, args: Any, kwargs: Any, renamed: Renamed, symbols: list[Any], conditions: list[Any], shapes: Any
 ) -> bool:
@@ -131,7 +128,7 @@ def _holds_everywhere(
 
 
 def _at(number: Any, point: dict[Any, int]) -> int:
-    return int(_expression(number).subs(point))
+    return int(expression_of(number).subs(point))
 
 
 def _points(symbols: list[Any], values: list[int]) -> Iterator[dict[Any, int]]:

@@ -28,8 +28,10 @@ from packpass.capture.again import Latest, times_before
 from packpass.capture.dynamo import ConstantVariable, SymNodeVariable, emit
 from packpass.capture.entries import made_of, numbers_made
 from packpass.capture.offsets import Offset, Running, added, is_unchanged, step_made
+from packpass.capture.origins import needed_for
 from packpass.capture.stops import condition_made
 from packpass.capture.tallies import number
+from packpass.capture.totals import is_sum
 
 if TYPE_CHECKING:
     from packpass.capture.region import Region
@@ -161,7 +163,7 @@ class GoingByWay(Running):
         if step is None:
             return False
         if type(step) is int:
-            return all(_is_sum(value, self.start, step) for value in values)
+            return all(is_sum(value, self.start, step) for value in values)
         grown = [added(value, self.start) for value in values]
         index, begin = self.region.indices[-1], self.region.indices[0]
         if not all(node is not None and step_made(node, index, begin) == step for node in grown):
@@ -175,15 +177,7 @@ class GoingByWay(Running):
     def _is_the_length(self, node: Any) -> None:
         """For documents that go this way. The conditions ask for the number that was there."""
         length, begin = self.length.as_proxy().node, self.region.indices[-1]
-        asked = [n.args[0] for n in node.graph.nodes if n.target in markers.LOOP_BRANCH and n > begin]
-        for condition in asked:
-            asked += [n for n in condition.all_input_nodes if n > begin and n not in asked]
+        conditions = [n.args[0] for n in node.graph.nodes if n.target in markers.LOOP_BRANCH and n > begin]
+        asked = needed_for(conditions, lambda n: n > begin)
         if node is not length:
             node.replace_all_uses_with(length, lambda user: user not in asked)
-
-
-def _is_sum(value: Any, start: Any, step: int) -> bool:
-    if not isinstance(value, SymNodeVariable):
-        return isinstance(value, ConstantVariable) and step == 0 and is_unchanged(value, start)
-    difference = value.sym_num.node.expr - start.sym_num.node.expr
-    return bool(difference == step)

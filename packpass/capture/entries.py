@@ -14,13 +14,13 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Any
 
-import sympy
 import torch
 from torch import fx
 
 from packpass._compat import free_unbacked_symbols, hint_of
 from packpass.capture import row_numbers
 from packpass.capture.dynamo import SymNodeVariable, call, constant, emit, size_of
+from packpass.capture.origins import expression_of
 from packpass.capture.state import current_frame
 from packpass.markers.entries import is_vector, place_of, read_from
 from packpass.markers.lengths import Steps, length_of
@@ -263,7 +263,7 @@ def _cut(
     more = documents + ahead - fake.shape[0]
     if not free_unbacked_symbols(more) and hint_of(more) == 0 and bool(more == 0):
         more = 0  # settled by a guard, as adding two tensors of these sizes would
-    stop = sympy.sympify(_expression(more))
+    stop = expression_of(more)
     data = bool(free_unbacked_symbols(more)) and bool(current_frame().counts or current_frame().stops)
     told = not stop.is_Integer and (data or _is_told(more))  # the rest is padding
     if ahead < 0 or (not told and (not stop.is_Integer or stop > 0)):
@@ -295,7 +295,3 @@ def stepped(tx: InstructionTranslatorBase, lengths: str, steps: Steps) -> Any:
     for op, by in steps:
         vector = _computed(tx, op, vector, by)
     return vector
-
-
-def _expression(size: Any) -> Any:
-    return size.node.expr if isinstance(size, torch.SymInt) else size

@@ -27,6 +27,11 @@ def is_integers(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.dtype in INDEX_DTYPES
 
 
+def expression_of(size: Any) -> Any:
+    """A size, or a number that is made of sizes, as an expression."""
+    return size.node.expr if isinstance(size, torch.SymInt) else sympy.Integer(size)
+
+
 def needed_for(nodes: Iterable[fx.Node], goes_on: Callable[[fx.Node], bool] | None = None) -> set[fx.Node]:
     """These nodes, and everything that they are made of (of what ``goes_on`` lets pass only, if given)."""
     needed, stack = set[fx.Node](), list(nodes)

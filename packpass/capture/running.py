@@ -224,7 +224,7 @@ def extend(items: Any, more: Any) -> Any:
 
 def learn(region: Region, items: Any) -> None:
     """If this may be such a list, the frame is traced again."""
-    place = region.place_of(items) or region.place_of(items, in_cell=True) or _place_within(region, items)
+    place = region.place_of(items, in_cell=True) or _place_within(region, items)
     known = current_frame().running.setdefault(region.key, set())
     if _first(items) is not None and place is not None and place not in known:
         known.add(place)

@@ -22,6 +22,7 @@ import torch
 from torch import fx
 
 from packpass import markers
+from packpass.capture.origins import expression_of
 from packpass.capture.state import active
 from packpass.capture.watch import ROWS
 from packpass.semantics import example as example_of
@@ -33,17 +34,13 @@ def left_over(fake: torch.Tensor, sizes: list[Any]) -> int | None:
     """What -1 stands for among ``sizes``, which a part of a row is given the form of; None if that is not certain."""
     have: Any = sympy.Integer(1)
     for size in fake.shape:
-        known = _expression(size)
+        known = expression_of(size)
         have *= _span(known) if known.is_Symbol else known
-    given = [_expression(size) for size in sizes if not (isinstance(size, int) and size == -1)]
+    given = [expression_of(size) for size in sizes if not (isinstance(size, int) and size == -1)]
     if len(given) != len(sizes) - 1:
         return None
     left = sympy.cancel(have / sympy.Mul(*given)) if 0 not in given else None
     return int(left) if isinstance(left, sympy.Integer) and left > 0 else None
-
-
-def _expression(size: Any) -> Any:
-    return size.node.expr if isinstance(size, torch.SymInt) else sympy.Integer(size)
 
 
 def _span(size: Any) -> Any:
@@ -69,7 +66,7 @@ def _of_slice(node: fx.Node, at: int) -> Any:
     start, stop = (example_of(end) if isinstance(end, fx.Node) else end for end in (keys[at].start, keys[at].stop))
     if not isinstance(stop, torch.SymInt) or not isinstance(start, (int, torch.SymInt, type(None))):
         return None
-    return sympy.expand(_expression(stop) - _expression(0 if start is None else start))
+    return sympy.expand(expression_of(stop) - expression_of(0 if start is None else start))
 
 
 def _of_split(node: fx.Node, at: int) -> Any:
@@ -85,7 +82,7 @@ def _factors(vector: Any) -> list[tuple[fx.Node, int]] | None:
     """The columns of matrices of which a vector is the product, each as the matrix and the number of the column."""
     vector = _source(vector)
     if op_name(vector) == "prod" and tuple(vector.args[1:]) in ((-1,), (1,)) and not vector.kwargs:
-        width, matrix = _expression(example_of(vector.args[0]).shape[-1]), _source(vector.args[0])
+        width, matrix = expression_of(example_of(vector.args[0]).shape[-1]), _source(vector.args[0])
         return [(matrix, i) for i in range(int(width))] if width.is_Integer else None
     if op_name(vector) == "mul" and all(isinstance(arg, fx.Node) for arg in vector.args):
         sides = [_factors(arg) for arg in vector.args]

@@ -137,7 +137,7 @@ class Counting:
         self.start = self._after(index)
 
     def has_grown(self, values: list[Any]) -> bool:
-        return all(_is_sum(value, self.start, self.count.step) for value in values)
+        return all(is_sum(value, self.start, self.count.step) for value in values)
 
     def after(self) -> Any:
         return self._after(self.region.length)
@@ -149,7 +149,8 @@ class Counting:
         return plus(tx, counted, self.count.first)
 
 
-def _is_sum(value: Any, start: Any, step: int) -> bool:
+def is_sum(value: Any, start: Any, step: int) -> bool:
+    """Is a number what it began with, plus a step?"""
     if not isinstance(value, SymNodeVariable) or not isinstance(start, SymNodeVariable):
         return False
     difference = value.sym_num.node.expr - start.sym_num.node.expr

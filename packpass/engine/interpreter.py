@@ -23,25 +23,6 @@ def _traced_shape(node: fx.Node) -> tuple[Any, ...] | None:
     return tuple(s if isinstance(s, int) or s.is_Symbol else None for s in sizes)
 
 
-def _as_traced(node: fx.Node, value: torch.Tensor, traced: tuple[Any, ...] | None, sizes: dict[Any, int]) -> None:
-    """Raise RuntimeError if a result has not the shape that tracing took for granted.
-
-    Where tracing cannot know, it takes lengths for neither 1 nor broadcast; Python numbers taken from such a shape
-    would be wrong. ``sizes`` are the symbols seen in this iteration.
-    """
-    if traced is None:
-        return
-    fits = value.dim() == len(traced)
-    for have, want in zip(value.shape, traced, strict=False):
-        fits = fits and (want is None or have == (want if isinstance(want, int) else sizes.setdefault(want, have)))
-    if not fits:
-        raise RuntimeError(
-            f"packpass: at {location_of_node(node) or node.name} a loop over documents met a tensor of shape "
-            f"{tuple(value.shape)} that was traced as {traced}; a document of one token was probably broadcast. "
-            'options={"packpass.symbolic_loops": False} compiles the model without capturing such loops'
-        )
-
-
 def _none_of(node: fx.Node) -> torch.Tensor:
     """What a join has of documents where none has appended anything, beside what is in the list all the same."""
     fake: torch.Tensor = node.meta["example_value"]
@@ -67,8 +48,23 @@ class Interpreter:
         self.shapes.update({node: _traced_shape(node) for node in nodes})
 
     def as_traced(self, node: fx.Node, value: torch.Tensor, sizes: dict[Any, int]) -> None:
-        """Raise RuntimeError if a result has not the shape that tracing took for granted."""
-        _as_traced(node, value, self.shapes[node], sizes)
+        """Raise RuntimeError if a result has not the shape that tracing took for granted.
+
+        Where tracing cannot know, it takes lengths for neither 1 nor broadcast; Python numbers taken from such a shape
+        would be wrong. ``sizes`` are the symbols seen in this iteration.
+        """
+        traced = self.shapes[node]
+        if traced is None:
+            return
+        fits = value.dim() == len(traced)
+        for have, want in zip(value.shape, traced, strict=False):
+            fits = fits and (want is None or have == (want if isinstance(want, int) else sizes.setdefault(want, have)))
+        if not fits:
+            raise RuntimeError(
+                f"packpass: at {location_of_node(node) or node.name} a loop over documents met a tensor of shape "
+                f"{tuple(value.shape)} that was traced as {traced}; a document of one token was probably broadcast. "
+                'options={"packpass.symbolic_loops": False} compiles the model without capturing such loops'
+            )
 
     def value(self, arg: Any, env: dict[fx.Node, Any]) -> Any:
         return fx.node.map_arg(arg, env.__getitem__)
