@@ -53,6 +53,8 @@ class Pass:
 _LENGTHS = "passes.lengths:prepare_lengths"
 
 PASSES: tuple[Pass, ...] = (
+    # Before the others: what is made from numbers of documents is in front of their loops then.
+    Pass("vectorize_counters", "passes.vectorize_counters:run", stage="loops", prepare=_LENGTHS),
     Pass(
         "fuse_boundary_exchange",
         "passes.fuse_boundary_exchange:run",

@@ -20,17 +20,16 @@ import torch
 from torch import fx
 
 from packpass import markers
-from packpass.markers.lengths import STEPS, Steps, length_of, unstepped
+from packpass.markers.lengths import Steps, length_of, unstepped
 from packpass.semantics import example
-from packpass.semantics.effects import effects_of, mutated_after
+from packpass.semantics.effects import mutated_after
 from passes.building import Builder
 from passes.constant_places import with_places_in_front
-from passes.document_loops.boundaries import check_split, summed
+from passes.document_loops.boundaries import summed
 from passes.entry_totals import with_entry_totals
 from passes.explicit_casts import with_explicit_casts
 from passes.grad_modes import without_grad_modes
 from passes.kept import with_kept_rows
-from passes.loops import LoopFound, find
 from passes.masked_rows import with_whole_masks
 from passes.numbered import with_sorted_rows
 from passes.picked import with_picked_in_order
@@ -38,12 +37,6 @@ from passes.prune import prune
 from passes.single_parts import without_single_parts
 from passes.sums_in_front import with_running_sums
 from passes.turned_in_place import with_turned_views
-
-_COUNTING = frozenset(
-    {torch.select, torch.sym_sum, torch.ops.aten._assert_scalar.default, *markers.LOOP_BRANCH, *STEPS}
-    | {operator.add, operator.sub, operator.ge, operator.gt, operator.le, operator.lt, operator.eq, operator.and_}
-)
-"""What a loop that makes numbers from lengths consists of; nothing that anybody else could see."""
 
 _Made = tuple[str, Steps]
 
@@ -62,7 +55,6 @@ def prepare_lengths(graph: fx.Graph) -> None:
     with_running_sums(graph)
     unify_lengths(graph)
     without_entries(graph)
-    drop_counting_loops(graph)
     without_single_parts(graph)
 
 
@@ -91,43 +83,6 @@ def without_entries(graph: fx.Graph) -> None:
             made = summed(build.call, lengths)
             cu.replace_all_uses_with(made)
             prune(graph, [cu])
-
-
-def drop_counting_loops(graph: fx.Graph) -> None:
-    """Erase loops that make a list of numbers from lengths or shapes: capture reads these from a tensor instead."""
-    for loop in find(graph):
-        if loop.collects or not all(map(_counts, _bodies(loop))):
-            continue
-        nodes = loop.nodes
-        if any(user not in nodes for node in nodes for user in node.users):
-            continue
-        for node in loop.iterations[0][1]:
-            _keep_check(graph, node, loop)
-        for node in sorted(nodes, reverse=True):
-            graph.erase_node(node)
-
-
-def _counts(node: fx.Node) -> bool:
-    """Does nobody see that a node of such a loop is gone?"""
-    known = node.target == "item" or node.target in _COUNTING or node.target is markers.SPLIT_GET
-    return known or effects_of(node).repeatable
-
-
-def _keep_check(graph: fx.Graph, node: fx.Node, loop: LoopFound) -> None:
-    """Torch splits a tensor only where the lengths add up to its size, whoever looks at the parts."""
-    if node.target is not markers.SPLIT_GET:
-        return
-    x, lengths, _, dim = node.args
-    assert isinstance(lengths, fx.Node)
-    others = [n for n in graph.nodes if n.target is markers.SPLIT_GET and n not in loop.nodes]
-    if any(n.args[:2] == (x, lengths) for n in others):
-        return
-    build = Builder(graph, loop.iterations[0][0], lengths)
-    check_split(build.call, x, lengths, dim)
-
-
-def _bodies(loop: LoopFound) -> list[fx.Node]:
-    return [node for _, body, _ in loop.iterations for node in body]
 
 
 def _differences(index: fx.Node) -> list[tuple[_Made, fx.Node]]:

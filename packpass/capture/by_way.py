@@ -26,7 +26,7 @@ import torch
 from packpass import markers
 from packpass.capture.again import Latest, times_before
 from packpass.capture.dynamo import ConstantVariable, SymNodeVariable, emit
-from packpass.capture.entries import made_of, numbers_made
+from packpass.capture.entries import COMPARISONS, made_of, numbers_made
 from packpass.capture.offsets import Offset, Running, added, is_unchanged, step_made
 from packpass.capture.origins import needed_for
 from packpass.capture.stops import condition_made
@@ -58,6 +58,18 @@ class ByWay:
             term = (operator.mul, term, step)
             total = term if total is None else (operator.add, total, term)
         return total
+
+    def asks_for_slots(self) -> bool:
+        """Is what a document adds, where it adds something, the number that its one condition is about, and does the
+        condition tell 0 from it as it tells the others? Then it may ask for what is added: ``if n <= 0: continue``."""
+        for conditions, step in self.steps:
+            ((asked, outcome), *others) = conditions
+            if others or not isinstance(asked, tuple) or asked[0] not in COMPARISONS or type(asked[2]) is not int:
+                return False
+            compare, about, number_ = asked
+            if step != about and (step != 0 or compare(0, number_) is not outcome):
+                return False
+        return True
 
 
 def learn_by_way(before: Any, after: list[Any], region: Region) -> ByWay | None:
@@ -162,6 +174,8 @@ class GoingByWay(Running):
         step = next((step for known, step in self.by_way.steps if known == self._way), None)
         if step is None:
             return False
+        if self.by_way.asks_for_slots():
+            self._ask_for_slots()
         if type(step) is int:
             return all(is_sum(value, self.start, step) for value in values)
         grown = [added(value, self.start) for value in values]
@@ -173,6 +187,15 @@ class GoingByWay(Running):
         for value in values:
             value.as_proxy().node.target = operator.add
         return True
+
+    def _ask_for_slots(self) -> None:
+        """Put what the document adds into the condition: whether a document has slots is known of its boundaries."""
+        begin, node = self.region.indices[-1], self.length.as_proxy().node
+        for branch in [n for n in node.graph.nodes if n.target in markers.LOOP_BRANCH and n > begin]:
+            asked = branch.args[0]
+            made = [made_of(number, begin, self.region.indices[0]) for number in asked.args]
+            (((_, about, _), _),) = self.by_way.steps[0][0]
+            asked.args = tuple(node if how == about else arg for how, arg in zip(made, asked.args, strict=True))
 
     def _is_the_length(self, node: Any) -> None:
         """For documents that go this way. The conditions ask for the number that was there."""

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 ARITHMETIC = (operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod)
 _OF_TENSORS = (operator.add, operator.sub)
-_COMPARISONS = (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne)
+COMPARISONS = (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne)
 
 
 def list_of(region: Region, values: list[Any]) -> Any:
@@ -76,7 +76,7 @@ def made_of(node: Any, index: fx.Node, begin: fx.Node) -> Any:
     lengths = length_of(node, index)
     if lengths is not None:
         return ("lengths", *lengths)
-    if node.target in (*ARITHMETIC, *_COMPARISONS) and node.op == "call_function" and len(node.args) == 2:
+    if node.target in (*ARITHMETIC, *COMPARISONS) and node.op == "call_function" and len(node.args) == 2:
         parts = [made_of(arg, index, begin) for arg in node.args]
         return None if any(part is None for part in parts) else (node.target, *parts)
     read = read_from(node)
@@ -194,7 +194,7 @@ def _bits(made: Any) -> int:
         return ROW_BITS + sum(by.bit_length() for op, by in second if op is operator.mul)
     if isinstance(what, str):
         return SIDE_BITS if what == "column" else ROW_BITS
-    if what in _COMPARISONS:
+    if what in COMPARISONS:
         return 1
     one, other = _bits(first), _bits(second)
     return one + other if what is operator.mul else max(one, other) + (what in _OF_TENSORS)

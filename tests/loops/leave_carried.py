@@ -19,17 +19,6 @@ def total_read_behind_a_skip(x: Tensor, cu: Tensor) -> Tensor:
     return out
 
 
-@leave("f[T] cu", must_refuse=True, why="the counter is a factor")
-def counter_read_behind_a_skip(x: Tensor, cu: Tensor) -> Tensor:
-    total, count = x.new_zeros(()), 0
-    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
-        if e - s == 0:
-            continue
-        total = total + x[s:e].sum() * count
-        count += 1
-    return total
-
-
 @leave("f[T] cu", must_refuse=True, why="the counter is where the next value is written")
 def rows_packed_by_a_counter(x: Tensor, cu: Tensor) -> Tensor:
     out, row = x.new_zeros(cu.shape[0]), 0
@@ -148,17 +137,6 @@ def entries_that_are_views(x: Tensor, cu: Tensor) -> Tensor:
     if firsts:
         firsts[0].mul_(2)
     return row
-
-
-@leave("f[T] cu", must_refuse=True, why="a slot of a document without tokens is written")
-def first_slots_of_all_and_a_counter(x: Tensor, cu: Tensor) -> Tensor:
-    out, count = x.clone(), 0
-    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
-        out[e - 1] = 1.0
-        if e - s == 0:
-            continue
-        count += 1
-    return out * count
 
 
 @leave("f[T] cu", must_refuse=True, why="the number is 1 or 0, not how many documents there are")

@@ -32,6 +32,12 @@ def filled_rows(x: Tensor, cu: Tensor) -> Any:
     return x, torch.stack([lengths, lengths])
 
 
+def negative(x: Tensor, cu: Tensor) -> Any:
+    """Lengths, and -1 behind each other one."""
+    lengths = cu.diff()
+    return x, torch.stack([lengths, torch.full_like(lengths, -1)], 1).flatten()
+
+
 SHORT = {"tail": False, "graphs": 4, "min_len": 1, "lead_empty": False}
 
 
@@ -149,3 +155,50 @@ def the_second_row_is_left_at_its_padding(x: Tensor, lengths: Tensor) -> Tensor:
         ids[start : start + n] = number + 1
         start += n
     return ids
+
+
+# === What has a gradient: only whether documents have slots is asked ========================================
+
+
+@program("f[T,3] cu64", wrap=negative, exact=False, depends=False, reads=1, **SHORT)
+def means_of_those_with_a_length(x: Tensor, lengths: Tensor) -> Tensor:
+    means, start = [], 0
+    for n in lengths.tolist():
+        if n <= 0:
+            continue
+        means.append(x[start : start + n].mean(0))
+        start += n
+    return torch.stack(means)
+
+
+@program("f[T,3] cu64", wrap=negative, exact=False, depends=False, reads=1, **SHORT)
+def sums_of_those_with_a_length_and_their_number(x: Tensor, lengths: Tensor) -> Tensor:
+    total, start, number = x.new_zeros(3), 0, 0
+    for n in lengths.tolist():
+        if n >= 1:
+            total = total + x[start : start + n].sum(0) / n
+            start += n
+            number += 1
+    return total / number
+
+
+@program("f[T] cu", tail=False, exact=False, depends=False)
+def counter_read_behind_a_skip(x: Tensor, cu: Tensor) -> Tensor:
+    total, count = x.new_zeros(()), 0
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        if e - s == 0:
+            continue
+        total = total + x[s:e].sum() * count
+        count += 1
+    return total
+
+
+@program("f[T] cu", unfit=True, exact=False, depends=False, reads=1)
+def first_slots_of_all_and_a_counter(x: Tensor, cu: Tensor) -> Tensor:
+    out, count = x.clone(), 0
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        out[e - 1] = 1.0
+        if e - s == 0:
+            continue
+        count += 1
+    return out * count

@@ -211,7 +211,7 @@ def total_behind_three_questions(x: Tensor, cu: Tensor, kind: Tensor) -> Tensor:
     return total + x.sum()
 
 
-@some("f[T,3] cu i[N]", exact=False, tail=False, reads=1)
+@some("f[T,3] cu i[N]", exact=False, tail=False, reads=1, rule="vectorize_counters")
 def count_of_short_ones_of_a_kind(x: Tensor, cu: Tensor, kind: Tensor) -> Tensor:
     count = 0
     for s, e, k in _documents(cu, kind):
