@@ -21,6 +21,7 @@ from passes.document_loops import (  # noqa: F401  (fills the rule table)
     rules_cuts,
     rules_documents,
     rules_extremes,
+    rules_fused_attention,
     rules_indexing,
     rules_joins,
     rules_lookups,

@@ -1,9 +1,9 @@
-"""Rules for losses and attention inside a document: one number per document, or one row per token.
+"""Rules for losses inside a document: one number per document.
 
 A loss with ``reduction="mean"`` or ``"sum"`` over a document is the same loss without a reduction on the whole row
-(`rules_lookups`), then a segment reduction. Attention of a document with itself is one call of `varlen_attention`.
+(`rules_lookups`), then a segment reduction.
 
-Does not handle: means with class weights or soft targets, attention masks, dropout, several rows.
+Does not handle: means with class weights or soft targets.
 """
 
 from __future__ import annotations
@@ -13,17 +13,15 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass.ops._varlen_attention_gpu import takes
 from packpass.semantics import argument, call_of, example
 from packpass.semantics.binding import parameters_of
 from packpass.semantics.losses import OF_CLASSES, PAIRED, reduction_of
-from passes.document_loops.integers import FULL
 from passes.document_loops.machine import Machine, Segment
 from passes.document_loops.op_names import label, name_of
 from passes.document_loops.rules import TOKENWISE, outside_call, rule
 from passes.document_loops.rules_reductions import Over, exact_type, mean
 from passes.document_loops.rules_tokenwise import only_outside
-from passes.document_loops.terms import Apply, Attention, Term
+from passes.document_loops.terms import Apply, Term
 from passes.refused import Refused
 
 
@@ -86,30 +84,3 @@ def _mean_of_counted(machine: Machine, node: fx.Node, losses: Over, target: fx.N
     counted = machine.intern(Apply(torch.ne, False, (term, argument(node, 4, "ignore_index", -100)), (), wanted.dim))
     count = losses.of(counted, torch.bool).to(losses.dtype).reduce("sum")
     return losses.apply(torch.div, losses.reduce("sum"), count, dim_of_term=0)
-
-
-@rule("scaled_dot_product_attention")
-def _attention(machine: Machine, node: fx.Node) -> Any:
-    """``[H, L, D]`` or ``[1, H, L, D]`` queries, keys and values of one document."""
-    names = ("query", "key", "value")
-    values = [machine.value(argument(node, i, n)) for i, n in enumerate(names)]
-    if only_outside(machine, node):
-        return outside_call(machine, node)
-    mask, dropout = argument(node, 3, "attn_mask"), argument(node, 4, "dropout_p", 0.0)
-    causal, scale = argument(node, 5, "is_causal", False), argument(node, 6, "scale")
-    if not all(isinstance(v, Segment) and v.window == FULL and v.store.exact for v in values):
-        raise Refused("no-rule", "attention between a document and something else has no rule", node)
-    if mask is not None or dropout or not isinstance(causal, bool) or not isinstance(scale, (int, float, type(None))):
-        raise Refused("no-rule", "attention with a mask, dropout or a scale that is no number has no rule", node)
-    fakes = [example(argument(node, i, n)) for i, n in enumerate(names)]
-    rank, like = fakes[0].dim(), fakes[0]
-    if rank not in (3, 4) or any(v.dim != -2 or f.dim() != rank for v, f in zip(values, fakes, strict=True)):
-        raise Refused("no-rule", "attention that is not over [heads, tokens, features] has no rule", node)
-    if any(rank == 4 and not (isinstance(f.shape[0], int) and f.shape[0] == 1) for f in fakes):
-        raise Refused("no-rule", "attention of several rows at once has no rule", node)
-    if fakes[2].shape[-1] != like.shape[-1] or not takes(like.device.type, like.dtype, like.shape[-1]):
-        raise Refused("no-rule", "there is no packed attention for these dtypes and sizes", node)
-    if not argument(node, 7, "enable_gqa", False) and fakes[1].shape[-3] != like.shape[-3]:
-        raise Refused("no-rule", "attention with other heads for keys than for queries has no rule", node)
-    q, k, v = (machine.read(value, node) for value in values)
-    return machine.fresh(Attention(q, k, v, causal, None if scale is None else float(scale), rank), rank)

@@ -16,7 +16,7 @@ from passes.document_loops.by_meaning import by_meaning, why_not
 from passes.document_loops.collectives import collected
 from passes.document_loops.copied import copied
 from passes.document_loops.each import of_each
-from passes.document_loops.foreign import refuse_foreign
+from passes.document_loops.foreign import JOINING, foreign_view, refuse_foreign
 from passes.document_loops.machine import PER_DOCUMENT, Machine, Segment
 from passes.document_loops.moved import meets, onto
 from passes.document_loops.op_names import label, name_of
@@ -101,7 +101,10 @@ def _cast_like(machine: Machine, node: fx.Node) -> Any:
 def _by_rule(machine: Machine, node: fx.Node) -> Any:
     """The value of a node, by the first rule that knows it; `Refused` if there is none."""
     name = name_of(node)
-    refuse_foreign(machine, node, joins=name == "cat")
+    viewed = foreign_view(machine, node)
+    if viewed is not NotImplemented:
+        return viewed
+    refuse_foreign(machine, node, joins=name in JOINING)
     for look in (_cast_like, copied):
         value = look(machine, node)
         if value is not NotImplemented:

@@ -10,6 +10,7 @@ import dataclasses
 import enum
 import functools
 import operator
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -48,6 +49,36 @@ class Part:
     each: Each = Each.SLOTS
     lengths: fx.Node | None = None
     """Of a row that is split by a vector of lengths: these, instead of start and stop."""
+
+    def begin(self, emitter: Emitter) -> Any:
+        """Where the part of every document begins in a row: [N + 1], the last entry as with a document more."""
+        start = emitter.vector(self.start, emitter.boundaries)
+        return start if self.lengths is None else _starts(emitter, self.lengths)
+
+    def slots(self, emitter: Emitter) -> Any:
+        """Slots of the part of every document: [N + 1], whatever the last entry is."""
+        if self.lengths is not None:
+            return _lengths(emitter, self.lengths)
+        return emitter.vector(self.stop.plus(self.start, -1), emitter.boundaries)
+
+    def lies_in(self, emitter: Emitter, row: fx.Node, dim: int, begin: fx.Node, length: fx.Node) -> fx.Node:
+        """Is the part of every document in its row, along ``dim``? What a split asks of its lengths is asked here."""
+        size = emitter.call(torch.ops.aten.sym_size.int, row, example(row).dim() + dim if dim < 0 else dim)
+        if self.lengths is not None:
+            total = emitter.call(operator.eq, emitter.call(torch.sum, length), size)
+            emitter.call(torch._assert_async, total, "packpass: the lengths of a split do not fill the row")
+        inside = emitter.call(operator.le, emitter.call(torch.add, begin, length), size)
+        return emitter.call(torch.logical_and, inside, emitter.call(operator.ge, begin, 0))
+
+    def boundaries(self, emitter: Emitter, rows: Sequence[fx.Node], dim: int) -> fx.Node:
+        """The boundaries of such parts of all ``rows`` as an op takes them, the parts one behind the other: [N + 1]."""
+        begin, length = (emitter.on(vector, emitter.device) for vector in (self.begin(emitter), self.slots(emitter)))
+        message = "packpass: what a document is given of another row lies outside of it"
+        for row in rows:
+            inside = self.lies_in(emitter, row, dim, begin, length)
+            holds = emitter.call(torch.logical_and, emitter.call(operator.ge, length, 0), inside)
+            emitter.call(torch._assert_async, emitter.for_every_document(holds), message)
+        return begin
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,7 +211,7 @@ class Uneven(Term):
         elif part.each is Each.VALUE:
             here = emitter.call(torch.mul, emitter.entries(), part.stop.const)
         elif part.each is Each.ROW:
-            here = start if part.lengths is None else _starts(emitter, part.lengths)
+            here = part.begin(emitter)
         else:
             here = emitter.call(torch.zeros_like, emitter.entries())
         return here if isinstance(offset, int) and not offset else emitter.call(torch.add, here, offset)
@@ -228,16 +259,9 @@ class Uneven(Term):
         holds = emitter.call(operator.ge, length, 0)
         message = "packpass: a document is to be filled up with fewer slots than none"
         if not isinstance(of, Open):
-            row = emitter.node(of)
-            size = emitter.call(torch.ops.aten.sym_size.int, row, example(row).dim() + self.dim)
-            begin = self._begin(emitter, part, 0)
-            inside = emitter.call(operator.le, emitter.call(torch.add, begin, length), size)
-            inside = emitter.call(torch.logical_and, inside, emitter.call(operator.ge, begin, 0))
+            inside = part.lies_in(emitter, emitter.node(of), self.dim, self._begin(emitter, part, 0), length)
             holds = emitter.call(torch.logical_and, holds, inside)
             message = "packpass: what is joined to a document lies outside of its row"
-            if part.lengths is not None:
-                total = emitter.call(operator.eq, emitter.call(torch.sum, length), size)
-                emitter.call(torch._assert_async, total, "packpass: the lengths of a split do not fill the row")
         emitter.call(torch._assert_async, emitter.for_every_document(holds, self.reach), message)
 
 

@@ -52,7 +52,16 @@ def row() -> Tensor:
     return torch.arange(1.0, 25).view(2, 12)
 
 
+def tokens_of_short_ones(x: Tensor, cu: Tensor) -> Tensor:
+    count = 0
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        if e - s < 5:
+            count += e - s
+    return x * count
+
+
 PROGRAMS: dict[str, Callable[[], Program]] = {
+    "vectorize_counters": lambda: (tokens_of_short_ones, (row(), CU), {}),
     "vectorize_segments": lambda: (roll_and_fill, (row(), CU), {}),
     "pack_shifts": lambda: (declared_shift, (row().long(), CU), {}),
     "compose_rolls": lambda: (two_depths, (row(), CU), {}),
