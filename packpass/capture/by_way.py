@@ -26,7 +26,7 @@ import torch
 from packpass import markers
 from packpass.capture.again import Latest, times_before
 from packpass.capture.dynamo import ConstantVariable, SymNodeVariable, emit
-from packpass.capture.entries import COMPARISONS, made_of, numbers_made
+from packpass.capture.entries import COMPARISONS, divides, made_of, numbers_made
 from packpass.capture.offsets import Offset, Running, added, is_unchanged, step_made
 from packpass.capture.origins import needed_for
 from packpass.capture.stops import condition_made
@@ -46,8 +46,10 @@ class ByWay:
     steps: tuple[tuple[tuple[tuple[Any, bool], ...], Any], ...]
 
     def made(self) -> Any:
-        """What a document adds."""
+        """What a document adds; None if that is nothing, or not to be worked out for documents that go another way."""
         total: Any = None
+        if any(divides(number) for way, step in self.steps for number in (step, *(asked for asked, _ in way))):
+            return None
         for conditions, step in self.steps:
             if step == 0:
                 continue

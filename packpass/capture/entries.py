@@ -58,6 +58,15 @@ def numbers_made(tx: InstructionTranslatorBase, made: Any, length: Any) -> Any:
     return vector if vector is not None and _is_tensor(vector) else None
 
 
+def divides(made: Any) -> bool:
+    """Is a number of the document what another one is divided by? Where a branch leaves out that it is 0, that must not
+    be worked out for all documents."""
+    if not isinstance(made, tuple) or isinstance(made[0], str):
+        return False
+    what, *parts = made
+    return (what in (operator.floordiv, operator.mod) and isinstance(parts[1], tuple)) or any(map(divides, parts))
+
+
 def made_of(node: Any, index: fx.Node, begin: fx.Node) -> Any:
     """How a number is made in the iteration with that index; None if in another way than these. ``begin``: the index of
     the first iteration. Tensors are named by their nodes, whose names are the same when the frame is traced again.

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from packpass import markers
-from packpass._compat import statically_known_true
+from packpass._compat import free_unbacked_symbols, statically_known_true
 from packpass.capture import either, plain, plain_nested, plain_numbers, running, tallies
 from packpass.capture.dynamo import (
     LocalGeneratorObjectVariable,
@@ -69,7 +69,7 @@ def tensor(tx: Any, data: Any = None, **kwargs: Any) -> Any:
     if value is None or set(kwargs) - {"dtype", "device"}:
         return None
     items, numbers = items_of(value), running.tensor_of(tx, value)
-    if items is not None and items.lacking and items.numbers is not None and "dtype" not in kwargs:
+    if items is not None and numbers is not None and "dtype" not in kwargs and _may_be_none(items, numbers):
         raise items.refusal()  # of no numbers, torch makes a tensor of floating point numbers
     numbers = _conditions(items) if numbers is None else numbers
     out = _single_numbers(tx, items) if numbers is None and items is not None else numbers
@@ -83,6 +83,12 @@ def tensor(tx: Any, data: Any = None, **kwargs: Any) -> Any:
     if out is not numbers or isinstance(items, running.RunningItems):
         return made
     return made.call_method(tx, "clone", [], {})  # others read the numbers as well
+
+
+def _may_be_none(items: CollectedItems, numbers: Any) -> bool:
+    """Is it data how many numbers a list has, so that it may have none?"""
+    begun = items.first if isinstance(items, running.RunningItems) else items.before
+    return not begun and bool(items.lacking or free_unbacked_symbols(example(numbers).shape[0]))
 
 
 def _conditions(items: CollectedItems | None) -> Any:

@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from packpass.capture.region import Region
 
 
+NOT_NEGATIVE = "packpass: lengths of documents must not be negative"
+"""What a rewrite wants of numbers that an offset is counted on by, and Python does not."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Offset:
     """``local += step(... lengths[i])``, from ``first`` on, a number of the program or where an earlier loop has ended.
@@ -176,9 +180,8 @@ class Running:
         self.length: Any = call(self.tx, operator.sub, stop, self.start)
         # For `passes.lengths`, which finds it by what it is made of; Dynamo would remove it, as nobody uses it yet.
         holds = call(self.tx, operator.ge, self.length, constant(0))
-        message = "packpass: lengths of documents must not be negative"
         check = torch.ops.aten._assert_scalar.default if self.offset.dtype is None else torch._assert_async
-        self.tx.output.create_proxy("call_function", check, (holds.as_proxy(), message), {})
+        self.tx.output.create_proxy("call_function", check, (holds.as_proxy(), NOT_NEGATIVE), {})
 
     def _read(self, at: Any) -> Any:
         entry = self.boundaries.call_method(self.tx, "__getitem__", [at], {})

@@ -208,7 +208,7 @@ def _tensors(tx: Any, items: CollectedItems, values: list[Any], made: Made) -> A
     (dim,) = ragged
     every_document(one)
     collected = one.whole().as_proxy()
-    row = emit(tx, markers.RAGGED_CAT, collected, dim)
+    row = emit(tx, markers.RAGGED_CAT, collected, dim, True, True)
     ends = emit(tx, markers.LIST_BOUNDARIES, collected, items.region.length.as_proxy(), dim)
     return later.Later(later.cut, [row, ends, constant(dim), present])
 

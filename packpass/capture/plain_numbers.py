@@ -50,3 +50,8 @@ def behind(numbers: Any, more: Any) -> Any:
     ends = [n.long() if isinstance(n, torch.Tensor) else entries.new_full((1,), n) for n in more]
     joined = of_tolist(torch.cat((entries, *ends)))
     return joined[1:] if first else joined
+
+
+def up_to(boundaries: Any, documents: Any) -> Any:
+    """The boundaries of the first documents."""
+    return boundaries.narrow(0, 0, documents + 1)

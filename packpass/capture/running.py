@@ -128,7 +128,10 @@ class RunningItems(CollectedItems):
         if self.region.skips or not same:
             raise self.refusal()
         if offset is not None and self.first == [offset.offset.first]:
-            self.numbers = call(self.region.tx, plain.of_tolist, offset.boundaries)
+            ends, region = offset.boundaries, self.region
+            if region.whole is not region.length:  # it is left before the last document
+                ends = call(region.tx, plain_numbers.up_to, ends, region.length)
+            self.numbers = call(region.tx, plain.of_tolist, ends)
         else:
             self._close_others()
 

@@ -17,7 +17,7 @@ from packpass._compat import hint_of
 from packpass.capture.again import Latest, times_before
 from packpass.capture.code_loops import is_exit
 from packpass.capture.dynamo import emit, size_of
-from packpass.capture.entries import made_of, made_of_tensor, numbers_made
+from packpass.capture.entries import divides, made_of, made_of_tensor, numbers_made
 from packpass.capture.frame import Mode
 from packpass.capture.state import active, current_frame, restart
 from packpass.semantics import example as example_of
@@ -39,7 +39,7 @@ def passes_by(tx: Any, instruction: Any, value: Any, jumps_if: bool, region: Reg
     if taken == fallen or region.tx is not tx or len(active.regions) != 1 or frame.mode is not Mode.SYMBOLIC:
         return False
     made = condition_made(value.as_proxy().node, region)
-    if made is None or not _looks_at_entries(region) or region.known.changed():
+    if made is None or divides(made) or not _looks_at_entries(region) or region.known.changed():
         return False
     stop = (made, jumps_if if taken else not jumps_if)
     place = (*region.key, times_before(region.key, region.id))

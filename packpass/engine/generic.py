@@ -17,6 +17,7 @@ from torch import fx
 from packpass import markers
 from packpass._compat import free_unbacked_symbols, size_as_traced
 from packpass.capture.assumed import EQUAL_SIZES
+from packpass.capture.offsets import NOT_NEGATIVE
 from packpass.decisions.location import location_of_node
 from packpass.semantics import call_of, example, op_name
 from packpass.semantics.effects import reshapes_in_place
@@ -59,6 +60,11 @@ def is_symbolic(node: fx.Node) -> bool:
 
 def is_check(node: fx.Node) -> bool:
     return node.target is torch.ops.aten._assert_scalar.default
+
+
+def wants_lengths(node: fx.Node) -> bool:
+    """Does it ask for something that only a rewrite needs?"""
+    return node.args[1:] == (NOT_NEGATIVE,)
 
 
 def prove_generic(iterations: list[Iteration]) -> None:

@@ -96,7 +96,7 @@ class Interpreter:
             return None
         if node.target is markers.LIST_GET:
             return args[0][args[1]]
-        if node.target is markers.RAGGED_CAT and not args[0] and args[2:] == (False,):
+        if node.target is markers.RAGGED_CAT and not args[0] and args[2:] in ((False,), (True, True)):
             return _none_of(node)
         if node.target in (markers.RAGGED_CAT, markers.LIST_JOIN):
             return torch.cat(args[0], args[1])
@@ -106,7 +106,7 @@ class Interpreter:
             return torch.block_diag(*args[0])
         if node.target is markers.LIST_BOUNDARIES:
             lengths = [part.shape[args[2] if len(args) > 2 else 0] for part in args[0]]
-            return torch.tensor([0, *lengths], device=args[0][0].device).cumsum(0)
+            return torch.tensor([0, *lengths], device=node.meta["example_value"].device).cumsum(0)
         if node.target is markers.LIST_PAD:
             return pad_sequence(args[0], args[2], args[3], args[4])
         if node.op == "call_method":

@@ -28,6 +28,7 @@ from packpass.engine.generic import (
     prove_generic,
     refuse_broadcasts,
     regions,
+    wants_lengths,
 )
 from packpass.engine.interpreter import Interpreter
 from packpass.semantics.effects import changes_mode
@@ -49,6 +50,8 @@ def replay(gm: fx.GraphModule, compile_part: Compile, doubt: str = "", *, beside
         raise NotReplayable("the graph changes the grad mode, autocast or another global state")
     for branch in [node for node in gm.graph.nodes if node.target in markers.LOOP_BRANCH]:
         gm.graph.erase_node(branch)  # both ways are the same, or the two iterations are not
+    for asked in [node for node in gm.graph.nodes if beside and wants_lengths(node)]:
+        gm.graph.erase_node(asked)
     if not beside and any(n.target is markers.LIST_GET and isinstance(n.args[1], int) for n in gm.graph.nodes):
         # What leaves the graph is cut anew: it would not be the tensor that the list holds.
         raise NotReplayable("an entry of a list of documents is taken by its number")

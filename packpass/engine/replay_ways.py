@@ -29,6 +29,7 @@ from packpass.engine.generic import (
     only_checks,
     regions,
     shape_is_known,
+    wants_lengths,
 )
 from packpass.engine.interpreter import Interpreter
 from packpass.engine.replay import MADE_UP, depends_on, replay
@@ -56,7 +57,8 @@ class _Way:
 
     def __init__(self, iteration: Iteration) -> None:
         self.begin, body, _ = iteration
-        self.body = [n for n in body if n.target in markers.LOOP_BRANCH or not only_checks(n) or _is_assumed(n)]
+        seen = [n for n in body if n.target in markers.LOOP_BRANCH or not only_checks(n) or _is_assumed(n)]
+        self.body = [n for n in seen if not wants_lengths(n)]
         self.branches: Outcomes = [(n, bool(n.args[1])) for n in self.body if n.target in markers.LOOP_BRANCH]
         self.turns: dict[fx.Node, _Turn] = {}
 
@@ -67,7 +69,7 @@ class _Way:
 def _is_assumed(node: fx.Node) -> bool:
     """Is it a check of what capture takes for granted of a document, or what one is made of?"""
     if is_check(node):
-        return str(node.args[1]).startswith("packpass: ")
+        return not wants_lengths(node) and str(node.args[1]).startswith("packpass: ")
     return any(map(_is_assumed, node.users)) if only_checks(node) else False
 
 

@@ -36,7 +36,7 @@ def keys_changed_in_place(x: Tensor, text: Tensor, cu: Tensor, cu_text: Tensor) 
     for i in range(len(cu) - 1):
         q, k = (t[c[i] : c[i + 1]].transpose(0, 1) for t, c in ((x, cu), (row, cu_text)))
         k.mul_(2.0)
-        out[cu[i] : cu[i + 1]] = F.scaled_dot_product_attention(q, k, k).transpose(0, 1)
+        out[cu[i] : cu[i + 1]] = F.scaled_dot_product_attention(q.detach(), k, k).transpose(0, 1)
     return out + row.sum()
 
 
