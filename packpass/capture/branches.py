@@ -148,7 +148,7 @@ def _goes_on_if(tx: Any, instruction: Any, value: Any, jumps_if: bool) -> bool |
     if isinstance(value, SymNodeVariable):
         is_bool = isinstance(value.sym_num, torch.SymBool)
         return goes_on_if(tx, instruction, jumps_if) if is_bool else None
-    if not isinstance(value, TensorVariable) or is_assert(tx, jumps_if) or catches_exceptions(tx):
+    if not isinstance(value, TensorVariable) or is_plain_assert(tx, jumps_if) or catches_exceptions(tx):
         return None
     single = all(type(size) is int and size == 1 for size in example(value).shape)
     return goes_on_if(tx, instruction, jumps_if) if single else None

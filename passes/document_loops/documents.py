@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from packpass._compat import statically_known_true
 from packpass.semantics import call_of, example, op_of
 from packpass.semantics.memory import aliases_of
 from packpass.semantics.names import base_name, is_in_place
@@ -134,6 +135,27 @@ def lifted(machine: Machine, term: Term, count: int) -> Term:
     """``count`` dimensions of size 1 between the documents and what they hold."""
     for _ in range(count):
         term = machine.intern(Apply(torch.unsqueeze, False, (term, 1), (), 0))
+    return term
+
+
+def kept_size(size: Any, shape: Any, dim: int) -> int | None:
+    """A constant size, or -1 as ``expand`` has it for that of a dimension (negative) that stays as it is; None else."""
+    same = len(shape) >= -dim and not isinstance(size, int) and statically_known_true(shape[dim] == size)
+    return size if isinstance(size, int) else -1 if same else None
+
+
+def with_other_singles(machine: Machine, term: Term, before: torch.Tensor, after: torch.Tensor) -> Term | None:
+    """A value in another shape that has dimensions of one slot in other places; None if there is more to it."""
+    ones = [[d for d, size in enumerate(t.shape) if type(size) is int and size == 1] for t in (before, after)]
+    kept = [
+        [size for d, size in enumerate(t.shape) if d not in own] for t, own in zip((before, after), ones, strict=True)
+    ]
+    if len(kept[0]) != len(kept[1]) or not all(statically_known_true(a == b) for a, b in zip(*kept, strict=True)):
+        return None
+    for d in reversed(ones[0]):
+        term = machine.intern(Apply(torch.squeeze, False, (term, d + 1), (), 0))
+    for d in ones[1]:
+        term = machine.intern(Apply(torch.unsqueeze, False, (term, d + 1), (), 0))
     return term
 
 

@@ -173,17 +173,25 @@ class Elsewhere(Term):
         return self._beside(emitter, emitter.call("reshape", out, sizes, method=True), self.dim - 1, self.per_row)
 
 
-def elsewhere(machine: Machine, base: fx.Node, entries: list[Any], row: int | None = None) -> Segment | None:
+def elsewhere(
+    machine: Machine,
+    base: fx.Node,
+    entries: list[Any],
+    row: int | None = None,
+    ends: tuple[Affine, Affine] | None = None,
+) -> Segment | None:
     """The segment that ``base[entries]`` is, if one slice has as many slots as the document, and begins elsewhere.
 
-    ``row``: the dimension of which the document's own entry is meant, where that is known before.
+    ``row``: the dimension of which the document's own entry is meant, where that is known before. ``ends``: where the
+    slice begins and ends, if the program has no numbers for both.
     """
     found = _found(machine, base, entries, row)
     if found is None:
         return None
     cut, row = found
-    begin = machine.affine(entries[cut].start) if entries[cut].start is not None else Affine()
-    end = machine.affine(entries[cut].stop) if entries[cut].stop is not None else Affine()
+    begin, end = ends or (
+        Affine() if bound is None else machine.affine(bound) for bound in (entries[cut].start, entries[cut].stop)
+    )
     if begin is None or end is None:
         return None
     counted = begin if entries[cut].stop is not None else _from_end(begin, example(base).shape[cut])

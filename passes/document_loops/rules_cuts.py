@@ -9,6 +9,7 @@ from torch import fx
 
 from packpass.semantics import argument, example
 from passes.document_loops.boundaries import boundary_vector, documents_of_lengths, element
+from passes.document_loops.elsewhere import elsewhere
 from passes.document_loops.foreign import foreign_split
 from passes.document_loops.integers import FULL, Affine, Boundaries, Index, Window
 from passes.document_loops.machine import (
@@ -38,7 +39,7 @@ def _source(machine: Machine, node: fx.Node) -> tuple[fx.Node, Any, int]:
 
 @rule("narrow")
 def _narrow(machine: Machine, node: fx.Node) -> Any:
-    _base, value, rank = _source(machine, node)
+    base, value, rank = _source(machine, node)
     dim, start, length = (argument(node, i, n) for i, n in ((1, "dim"), (2, "start"), (3, "length")))
     low, count = machine.affine(start), machine.affine(length)
     if low is None or count is None or not isinstance(dim, int):
@@ -64,6 +65,12 @@ def _narrow(machine: Machine, node: fx.Node) -> Any:
     if not isinstance(value, Outside) or value.node is None:
         raise Refused("no-rule", "narrow of this value has no rule", node)
     s, e = low.bound(), high.bound()
+    if isinstance(start, fx.Node) and (s is None or e is None or s[0].of != e[0].of):
+        entries = [slice(start, length) if d == at else slice(None) for d in range(rank)]
+        moved = elsewhere(machine, base, entries, ends=(low, high))
+        if moved is not None:
+            machine.require(count, "ge", Affine(), "packpass: narrow has no negative length")
+            return moved
     if s is None or e is None or s[0].of != e[0].of:
         raise Refused("not-a-segment", "narrow is not cut by two neighbouring boundaries", node)
     if s[0].k + 1 != e[0].k or s[1] < 0 or e[1] > 0:

@@ -36,11 +36,13 @@ from passes.document_loops.documents import (
     document_view,
     elementwise_target,
     is_per_document,
+    kept_size,
     lifted,
     number,
     reinterpreted,
     shared_size,
     spread,
+    with_other_singles,
 )
 from passes.document_loops.elsewhere import anywhere, elsewhere
 from passes.document_loops.indices import expand_index
@@ -153,9 +155,12 @@ def _view(machine: Machine, node: fx.Node) -> Any:
         if order is None:
             raise Refused("no-rule", f"this {label(node)} has no rule", node)
         return document_view(machine, Apply("permute", True, (term, 0, *(d + 1 for d in order)), (), 0), value)
-    if not all(isinstance(s, int) for s in fake.shape):
+    if all(isinstance(s, int) for s in fake.shape):
+        return document_view(machine, Apply("reshape", True, (term, -1, *fake.shape), (), 0), value)
+    same = with_other_singles(machine, term, example(node.args[0]), fake)
+    if same is None:
         raise Refused("no-rule", f"{label(node)} of a value of dynamic size has no rule", node)
-    return document_view(machine, Apply("reshape", True, (term, -1, *fake.shape), (), 0), value)
+    return document_view(machine, same, value)
 
 
 @documents("getitem")
@@ -233,8 +238,8 @@ def _expand(machine: Machine, node: fx.Node) -> Any:
     ):
         raise Refused("no-rule", f"this {label(node)} has no rule", node)
     whole = spread(machine, term, shape, packed, node)
-    sizes = tuple(LENGTH if d == fake.dim() + packed else s for d, s in enumerate(fake.shape))
-    if not all(s is LENGTH or isinstance(s, int) for s in sizes):
+    sizes = tuple(LENGTH if d == packed else kept_size(s, shape, d) for d, s in enumerate(fake.shape, -fake.dim()))
+    if None in sizes:
         raise Refused("no-rule", f"{label(node)} to a dynamic size has no rule", node)
     wide = machine.intern(Apply("expand", True, (whole, *sizes), (), packed))
     if name_of(node) == "repeat":

@@ -11,6 +11,7 @@ from packpass.semantics import argument, example
 from packpass.semantics.meaning import axis_indices
 from packpass.semantics.views import TRANSPOSING, permutation_of
 from passes.document_loops.documents import length, shared_size
+from passes.document_loops.elsewhere import own_documents
 from passes.document_loops.integers import FULL, Affine, Bound
 from passes.document_loops.machine import OPAQUE, Machine, Segment, frozen_args
 from passes.document_loops.moved import count, ends_of
@@ -45,6 +46,12 @@ def takes_length(machine: Machine, arg: Any) -> bool:
     """Is ``arg`` the length of the document? The first length that is met says which documents there are."""
     value = machine.affine(arg)
     length = value.length_of() if value is not None and not value.is_const else None
+    if value is not None and length is None and machine.boundaries is not None:
+        own = own_documents(value)  # of numbers of their own: where they begin, and where they end
+        if own is None or own.made is None or machine.boundaries != (own, 0):
+            return False
+        machine.require(value, "ge", Affine(), "packpass: a size is negative, as a document ends before it begins")
+        return True
     if value is None or length is None or length[1]:
         return False
     if machine.boundaries is None:

@@ -67,7 +67,7 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
         results += _beside(gm, context, parts) if over_rows else []
         what = "loop over rows of sizes" if over_rows else "loop over documents"
         result = _run_one(gm.graph, as_one(parts), context.locations.get(number) or first_line(loop), what)
-        if isinstance(result, Refusal) and result.code == "outer-tensor-write":
+        if isinstance(result, Refusal) and over_rows and len(parts) == 1:
             found = or_as_it_was(gm, functools.partial(_by_columns, gm, number, context))
             if found:
                 results += found

@@ -75,6 +75,7 @@ from . import (
     rewrite_shifted,
     rewrite_slices,
     rewrite_slots,
+    rewrite_spans,
     rewrite_stopped,
     rewrite_strided,
     rewrite_subscripts,
@@ -114,6 +115,7 @@ __all__ = [
     "rewrite_rows", "rewrite_rows_by_number", "rewrite_sequences", "rewrite_shifted", "rewrite_slices", "rewrite_slots",
     "rewrite_said", "rewrite_stopped", "rewrite_strided",
     "rewrite_subscripts", "rewrite_told", "rewrite_totals", "rewrite_ways", "rewrite_whiles", "rewrite_wide",
+    "rewrite_spans",
     "rewrite_written_down",
     "rewrite_python_lengths", "rewrite_tensor_lists", "rewrite_valid",
 ]  # fmt: skip

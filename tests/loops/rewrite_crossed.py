@@ -42,7 +42,7 @@ def text_in_images_that_are_joined(x: Tensor, text: Tensor, cu: Tensor, cu_text:
     return torch.cat(out)
 
 
-@program("d[T,2,4] d[T+N,2,4] cu", tail=False, exact=False, wrap=by_lengths, graphs=3)
+@program("d[T,2,4] d[T+N,2,4] cu", tail=False, exact=False, wrap=by_lengths, graphs=3, depends=False)
 def two_splits(x: Tensor, text: Tensor, lengths: Tensor, of_text: Tensor) -> Tensor:
     q, k = (row.transpose(0, 1)[None] for row in (x, text))
     parts = zip(q.split(lengths.tolist(), 2), k.split(of_text.tolist(), 2))
@@ -79,7 +79,7 @@ def resampled_by_shared_queries(x: Tensor, latents: Tensor, cu: Tensor) -> Tenso
     return torch.stack(out)
 
 
-@program("d[T,2,4] d[N,2,4] cu", tail=False, exact=False, min_len=1, lead_empty=False)
+@program("d[T,2,4] d[N,2,4] cu", tail=False, exact=False, min_len=1, lead_empty=False, graphs=3)
 def pooled_by_a_query_of_its_own(x: Tensor, queries: Tensor, cu: Tensor) -> Tensor:
     out = []
     for i in range(len(cu) - 1):
@@ -88,7 +88,7 @@ def pooled_by_a_query_of_its_own(x: Tensor, queries: Tensor, cu: Tensor) -> Tens
     return torch.stack(out)
 
 
-@program("d[T,2,4] d[N,2,3,4] cu", tail=False, exact=False)
+@program("d[T,2,4] d[N,2,3,4] cu", tail=False, exact=False, graphs=3)
 def captions_of_one_length(x: Tensor, captions: Tensor, cu: Tensor) -> Tensor:
     out = []
     for i in range(len(cu) - 1):
