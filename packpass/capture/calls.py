@@ -144,6 +144,8 @@ def call_method(tx: Any, method: GetAttrVariable, args: list[Any], kwargs: dict[
         return tensor.call_method(tx, name, args, kwargs) if tensor is not method.obj.realize() else None
     if name == "tolist" and is_matrix(tensor):
         return rows_of_numbers(tx, tensor)
+    if name == "tolist" and active.regions and running.may_extend(tensor):
+        return call(tx, plain.of_tolist, tensor.call_method(tx, "detach", [], {}))
     replacement = _METHODS.get(name)
     given = with_numbers(tx, args, kwargs) if name in TAKING_SIZES else None
     args, kwargs = given or (args, kwargs)

@@ -11,9 +11,10 @@ from typing import Any
 import torch
 
 from packpass import markers
-from packpass._compat import free_unbacked_symbols, statically_known_true
+from packpass._compat import statically_known_true
 from packpass.capture import either, plain, plain_nested, plain_numbers, running, tallies
 from packpass.capture.dynamo import (
+    ListVariable,
     LocalGeneratorObjectVariable,
     TensorVariable,
     TupleVariable,
@@ -68,6 +69,9 @@ def tensor(tx: Any, data: Any = None, **kwargs: Any) -> Any:
     value = data.realize() if data is not None and not active.regions else None
     if value is None or set(kwargs) - {"dtype", "device"}:
         return None
+    lists = _lists_of_numbers(value) if "dtype" in kwargs else None
+    if lists:
+        return emit(tx, torch.stack, [tensor(tx, one, **kwargs).as_proxy() for one in lists])
     items, numbers = items_of(value), running.tensor_of(tx, value)
     if items is not None and numbers is not None and "dtype" not in kwargs and _may_be_none(items, numbers):
         raise items.refusal()  # of no numbers, torch makes a tensor of floating point numbers
@@ -75,7 +79,8 @@ def tensor(tx: Any, data: Any = None, **kwargs: Any) -> Any:
     out = _single_numbers(tx, items) if numbers is None and items is not None else numbers
     if out is None:
         return None
-    own = torch.bool if example(out).dtype is torch.bool else torch.int64
+    own = example(out).dtype if example(out).dtype is torch.bool else torch.int64
+    own = torch.get_default_dtype() if example(out).is_floating_point() else own
     given = {"dtype": constant(own), **kwargs} if out is numbers else dict(kwargs)
     if "device" not in given and example(out).device.type != "cpu":
         given["device"] = constant(torch.device("cpu"))
@@ -85,10 +90,18 @@ def tensor(tx: Any, data: Any = None, **kwargs: Any) -> Any:
     return made.call_method(tx, "clone", [], {})  # others read the numbers as well
 
 
+def _lists_of_numbers(value: Any) -> list[Any]:
+    """The lists in a list, if each is one of numbers that a loop has extended; nothing of others."""
+    plain_list = type(value) is ListVariable and type(value.items) is list
+    found = [entry.realize() for entry in value.items] if plain_list else []
+    return found if all(isinstance(items_of(one), running.RunningItems) for one in found) else []
+
+
 def _may_be_none(items: CollectedItems, numbers: Any) -> bool:
     """Is it data how many numbers a list has, so that it may have none?"""
-    begun = items.first if isinstance(items, running.RunningItems) else items.before
-    return not begun and bool(items.lacking or free_unbacked_symbols(example(numbers).shape[0]))
+    if isinstance(items, running.RunningItems):
+        return not items.first and is_unknown(example(numbers).shape[0])
+    return bool(items.lacking) or (not items.before and is_unknown(size_of(items.region.length)))
 
 
 def _conditions(items: CollectedItems | None) -> Any:

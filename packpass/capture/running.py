@@ -26,6 +26,7 @@ import torch
 from torch import fx
 
 from packpass import markers
+from packpass._compat import free_unbacked_symbols
 from packpass.capture import plain, plain_numbers
 from packpass.capture.dynamo import (
     ConstDictVariable,
@@ -37,6 +38,7 @@ from packpass.capture.dynamo import (
     call,
     constant,
     emit,
+    example,
 )
 from packpass.capture.entries import made_of, numbers_made
 from packpass.capture.lists import CollectedItems, is_documents, items_of
@@ -108,7 +110,8 @@ class RunningItems(CollectedItems):
         """``extend`` by the numbers that a tensor holds."""
         if self.holds(self.region.iteration):
             raise self._refuse_count()
-        _not_replayable()
+        if self.first:
+            _not_replayable()
         self.values.append([numbers])
 
     def _close_sums(self) -> None:
@@ -180,6 +183,8 @@ class RunningItems(CollectedItems):
         if self._whole is None:
             raise self.refusal()
         tx = self.region.tx
+        if not self.first:  # there may be no numbers at all
+            return emit(tx, markers.RAGGED_CAT, self._whole.as_proxy(), 0, True, True)
         row = emit(tx, markers.RAGGED_CAT, self._whole.as_proxy(), 0)
         head = emit(tx, "new_tensor", row.as_proxy(), self.first, method=True)
         return emit(tx, torch.cat, [head.as_proxy(), row.as_proxy()])
@@ -211,6 +216,12 @@ def _is_made_of(node: Any, before: Any) -> bool:
     return isinstance(node, fx.Node) and before in needed_for([node])
 
 
+def may_extend(tensor: Any) -> bool:
+    """May the ``tolist()`` of what a document has made go to such a list, though it is of no integers?"""
+    fake = example(tensor)
+    return fake.dim() == 1 and fake.is_floating_point() and bool(free_unbacked_symbols(fake.shape[0]))
+
+
 def extend(items: Any, more: Any) -> Any:
     """``numbers.extend(tensor.tolist())`` in a loop over documents; None if it is none."""
     origin = _numbers(more)
@@ -221,15 +232,16 @@ def extend(items: Any, more: Any) -> Any:
             raise items.items.refusal()
         items.items.go_on(origin)
         return constant(None)
-    learn(active.regions[-1], items)
+    learn(active.regions[-1], items, empty=True)
     return None
 
 
-def learn(region: Region, items: Any) -> None:
-    """If this may be such a list, the frame is traced again."""
+def learn(region: Region, items: Any, empty: bool = False) -> None:
+    """If this may be such a list, the frame is traced again. ``empty``: also if nothing is in it yet."""
     place = region.place_of(items, in_cell=True) or _place_within(region, items)
     known = current_frame().running.setdefault(region.key, set())
-    if _first(items) is not None and place is not None and place not in known:
+    first = _first(items)
+    if first is not None and (first or empty) and place is not None and place not in known:
         known.add(place)
         raise restart(f"{place[1]} is a list of numbers that goes on from document to document")
 
@@ -262,7 +274,7 @@ def _first(items: Any) -> list[int] | None:
     """The numbers in a list of the traced program."""
     if type(items) is not ListVariable or type(items.items) is not list or items.source is not None:
         return None
-    if not isinstance(items.mutation_type, ValueMutationNew) or not items.items:
+    if not isinstance(items.mutation_type, ValueMutationNew):
         return None
     entries = [entry.realize() for entry in items.items]
     known: list[Any] = [entry.as_python_constant() if entry.is_python_constant() else None for entry in entries]

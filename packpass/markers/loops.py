@@ -11,8 +11,8 @@ A symbolic loop over ``n`` documents appears in the graph as two traced iteratio
     parts = list_collect(y0, y1, id=1)   # one per Python list the body appends to; y2, ... where branches make more
                                          # than two ways through the body, each of which is traced
     z = ragged_cat(parts, dim)           # torch.cat of that list (not ``alone``: of more, of which there is some even
-                                         # where no document appends; ``outgoing``: of a list that leaves the graph,
-                                         # which may have no entries); list_join where every part has the same size,
+                                         # where no document appends; ``empty``: of one that may have no entries, as it
+                                         # leaves the graph, say); list_join where every part has the same size,
                                          # list_stack for torch.stack (``some``: used only where some document leaves
                                          # more than nothing), list_pad for pad_sequence,
                                          # list_diagonal for torch.block_diag, list_boundaries for the offsets of a
@@ -54,7 +54,7 @@ _lib.define(
     tags=_TAGS,
 )
 _lib.define("list_get(Tensor collected, SymInt index) -> Tensor", tags=_TAGS)
-_lib.define("ragged_cat(Tensor collected, int dim, bool alone=True, bool outgoing=False) -> Tensor", tags=_TAGS)
+_lib.define("ragged_cat(Tensor collected, int dim, bool alone=True, bool empty=False) -> Tensor", tags=_TAGS)
 _lib.define("list_stack(Tensor collected, int dim, SymInt length, bool some=False) -> Tensor", tags=_TAGS)
 _lib.define("list_join(Tensor collected, int dim, SymInt length, bool some=False) -> Tensor", tags=_TAGS)
 _lib.define("list_pad(Tensor collected, SymInt length, bool batch_first, float value, str side) -> Tensor", tags=_TAGS)
@@ -301,7 +301,7 @@ torch.library.register_fake(
 )
 torch.library.register_fake(
     "packpass_capture::ragged_cat",
-    lambda collected, dim, alone=True, outgoing=False: _ragged_like(collected, (dim % collected.dim(),)),
+    lambda collected, dim, alone=True, empty=False: _ragged_like(collected, (dim % collected.dim(),)),
     lib=_lib,
 )
 

@@ -126,3 +126,17 @@ def some_or_none(x: Tensor, cu: Tensor) -> Tensor:
 @pytest.mark.parametrize("first", [[0, 3, 5, 12], [0, -1]], ids=["some", "none"])
 def test_a_list_that_leaves_the_graph_without_entries(first: list[int]) -> None:
     assert hold(some_or_none, batches(first, [0, 3, -1, -1], [0, -1, -1], [0, 12])).rewrites
+
+
+def places_in_long_ones(x: Tensor, cu: Tensor) -> Tensor:
+    places: list[int] = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        if e - s < 2:
+            continue
+        places.extend(torch.arange(s, e).flip(0).tolist())
+    return x[torch.tensor(places, dtype=torch.long)]
+
+
+@pytest.mark.parametrize("first", [[0, 3, 5, 12], [0, 1, 2]], ids=["some", "none"])
+def test_a_list_of_numbers_that_no_document_extends(first: list[int]) -> None:
+    assert hold(places_in_long_ones, batches(first, [0, 1, 2, 3], [0, 4, 5, 12])).rewrites

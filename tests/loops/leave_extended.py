@@ -1,0 +1,35 @@
+"""Lists of numbers that documents extend and that stay as they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .harness import leave
+
+
+@leave("f[T,3] cu", must_refuse=True, why="of a list without numbers torch makes floating point numbers")
+def places_of_a_kind_of_their_own(x: Tensor, cu: Tensor) -> Tensor:
+    places = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        places.extend(torch.arange(e - s).flip(0).tolist())
+    return torch.tensor(places) * 2
+
+
+@leave("f[T,3] cu", must_refuse=True, why="the numbers themselves are the result")
+def returned_numbers(x: Tensor, cu: Tensor) -> Any:
+    sums = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        sums.extend(x[s:e].sum(1).tolist())
+    return sums
+
+
+@leave("f[T,3] cu", must_refuse=True, why="numbers of the program's own stand between those of documents")
+def numbers_between_documents(x: Tensor, cu: Tensor) -> Tensor:
+    sums = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        sums.append(0.5)
+        sums.extend(x[s:e].sum(1).tolist())
+    return torch.tensor(sums, dtype=x.dtype)
