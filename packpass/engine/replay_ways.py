@@ -57,6 +57,7 @@ class _Way:
 
     def __init__(self, iteration: Iteration) -> None:
         self.begin, body, _ = iteration
+        self.own = {self.begin, *body}
         seen = [n for n in body if n.target in markers.LOOP_BRANCH or not only_checks(n) or _is_assumed(n)]
         self.body = [n for n in seen if not wants_lengths(n)]
         self.branches: Outcomes = [(n, bool(n.args[1])) for n in self.body if n.target in markers.LOOP_BRANCH]
@@ -173,7 +174,9 @@ class ByWays(Interpreter):
                     self.as_traced(node, value, sizes)
         which = self.loops[loop].index(way)
         for collect in self.lists.get(loop, ()):
-            env[collect].append(self.value(markers.collected_in(collect, which), env))
+            left = markers.collected_in(collect, which)
+            if left not in self.inside or left in way.own:  # else another way adds to the list, and this one does not
+                env[collect].append(self.value(left, env))
 
 
 def _is_made_up(node: fx.Node) -> bool:

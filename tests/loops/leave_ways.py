@@ -50,15 +50,6 @@ def a_question_of_data_behind_one_of_sizes(grid: Tensor, table: Tensor) -> Tenso
     return torch.cat(out)
 
 
-@tables("i[N,3] f[64,4]", why="only some ways add to the list")
-def left_out_by_two_questions(grid: Tensor, table: Tensor) -> Tensor:
-    out = [table[:0]]
-    for t, h, w in grid.tolist():
-        if h > 2 and w > 2:
-            out.append(table[:h] * t)
-    return torch.cat(out)
-
-
 @tables("i[N,3] f[64,4]", why="what the ways leave is of other types")
 def integers_one_way(grid: Tensor, table: Tensor) -> Tensor:
     out = []

@@ -329,3 +329,12 @@ def share_with_a_gradient_of_its_own(x: Tensor, cu: Tensor) -> Tensor:
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
         total = total + (x.mean() if e == s else x[s:e].sum())
     return total
+
+
+@tables("i[N,3] f[64,4]", rule="vectorize_segments")
+def left_out_by_two_questions(grid: Tensor, table: Tensor) -> Tensor:
+    out = [table[:0]]
+    for t, h, w in grid.tolist():
+        if h > 2 and w > 2:
+            out.append(table[:h] * t)
+    return torch.cat(out)

@@ -140,3 +140,15 @@ def places_in_long_ones(x: Tensor, cu: Tensor) -> Tensor:
 @pytest.mark.parametrize("first", [[0, 3, 5, 12], [0, 1, 2]], ids=["some", "none"])
 def test_a_list_of_numbers_that_no_document_extends(first: list[int]) -> None:
     assert hold(places_in_long_ones, batches(first, [0, 1, 2, 3], [0, 4, 5, 12])).rewrites
+
+
+def parts_that_some_add(x: Tensor, sizes: Tensor) -> Tensor:
+    out = [x[:0]]
+    for h, w in sizes.tolist():
+        if h > 2 and w > 2:
+            out.append(x[:h] * w)
+    return torch.cat(out)
+
+
+def test_negative_sizes_of_those_that_add_nothing() -> None:
+    assert hold(parts_that_some_add, batches([[3, 4], [2, 5], [4, 3]], [[-3, 3], [3, 3]], [[1, 1]], [[4, -1]])).rewrites
