@@ -139,6 +139,7 @@ def _cut(gm: fx.GraphModule, owner: dict[fx.Node, int]) -> list[_Part]:
         inputs = list(
             dict.fromkeys(i for n in nodes for i in n.all_input_nodes if i not in mine and i.op != "get_attr")
         )
+        inputs = [*_sizes_of(inputs, gm), *inputs]
         outputs = [n for n in nodes if any(u not in mine for u in n.users)]
         graph, copies = fx.Graph(), {}  # type: fx.Graph, dict[fx.Node, fx.Node]
         for node in inputs:
@@ -152,6 +153,17 @@ def _cut(gm: fx.GraphModule, owner: dict[fx.Node, int]) -> list[_Part]:
         graph.output(tuple(copies[n] for n in outputs))
         parts.append(_Part(fx.GraphModule(gm, graph), tuple(inputs), tuple(outputs)))
     return parts
+
+
+def _sizes_of(inputs: list[fx.Node], gm: fx.GraphModule) -> list[fx.Node]:
+    """Inputs of the graph that are sizes of which a part gets only what is made of them: a vector of ``s - 1`` entries.
+    Inductor wants to know ``s`` itself."""
+    fakes = [node.meta.get("example_value") for node in inputs]
+    sizes = [size for fake in fakes if isinstance(fake, torch.Tensor) for size in fake.shape]
+    given = {n.node.expr for n in (*sizes, *fakes) if isinstance(n, torch.SymInt)}
+    wanted = set().union(*(expression.free_symbols for expression in given)) - given
+    values = {node: node.meta.get("example_value") for node in gm.graph.nodes if node.op == "placeholder"}
+    return [n for n, value in values.items() if isinstance(value, torch.SymInt) and value.node.expr in wanted]
 
 
 # === Running =================================================================================================
