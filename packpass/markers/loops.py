@@ -35,8 +35,8 @@ from typing import Any
 import torch
 from torch.fx.node import has_side_effect
 
-from packpass._compat import current_shape_env, free_unbacked_symbols, statically_known_true
-from packpass.semantics.memory import share_memory
+from packpass._compat import current_shape_env, statically_known_true
+from packpass.markers.sizes import fresh_size, kept_size, ragged_like, sharing
 
 _lib = torch.library.Library("packpass_capture", "DEF")
 _TAGS = (torch.Tag.pt2_compliant_tag,)
@@ -236,12 +236,6 @@ for _shadow, _original in SHADOWS.items():
     _lib.impl(_shadow.name().partition("::")[2], _original, "CompositeExplicitAutograd")
 
 
-def _fresh_size() -> torch.SymInt:
-    size = current_shape_env().create_unbacked_symint()
-    torch._check(size >= 0)
-    return size
-
-
 @torch.library.register_fake("packpass_capture::loop_begin", lib=_lib)
 def _(length: int, id: int, it: int) -> torch.SymInt:
     index = current_shape_env().create_unbacked_symint()
@@ -249,25 +243,6 @@ def _(length: int, id: int, it: int) -> torch.SymInt:
     if not isinstance(length, int) or length > 1:  # of a number that can only be 0, torch makes a constant
         torch._check(index < length)
     return index
-
-
-def _ragged_like(x: torch.Tensor, fresh_dims: Sequence[int] = (), others: Sequence[torch.Tensor] = ()) -> torch.Tensor:
-    """An empty tensor like ``x`` whose unbacked sizes, and ``fresh_dims``, are new unknown sizes; sizes that all
-    ``others``, if there are any, have as well are those of all documents."""
-    sizes: list[int | torch.SymInt] = []
-    for d, s in enumerate(x.shape):
-        unknown = isinstance(s, torch.SymInt) and bool(free_unbacked_symbols(s))
-        alike = [other for other in others if other.dim() == x.dim()]
-        if alike:
-            unknown = not all(statically_known_true(s == other.shape[d]) for other in alike)
-        sizes.append(_fresh_size() if unknown or d in fresh_dims else s)
-    return x.new_empty(sizes)
-
-
-def _sharing(x: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
-    """``part``, which stands for a view of ``x``, or for what holds one."""
-    share_memory(part, x)
-    return part
 
 
 _lib.impl("boundaries", lambda cu_seqlens: None, "CompositeExplicitAutograd")
@@ -283,7 +258,7 @@ torch.library.register_fake("packpass_capture::loop_branch", lambda cond, outcom
 torch.library.register_fake("packpass_capture::loop_branch.Tensor", lambda cond, outcome, implied: None, lib=_lib)
 torch.library.register_fake(
     "packpass_capture::list_collect",
-    lambda first, second, id, others=None: _sharing(first, _ragged_like(first, (), (second, *(others or ())))),
+    lambda first, second, id, others=None: sharing(first, ragged_like(first, (), (second, *(others or ())))),
     lib=_lib,
 )
 torch.library.register_fake(
@@ -293,15 +268,15 @@ torch.library.register_fake(
 )
 torch.library.register_fake(
     "packpass_capture::list_continue",
-    lambda first, second, id, last_first, last_second, start: _ragged_like(first, (), (second,)),
+    lambda first, second, id, last_first, last_second, start: ragged_like(first, (), (second,)),
     lib=_lib,
 )
 torch.library.register_fake(
-    "packpass_capture::list_get", lambda collected, index: _sharing(collected, _ragged_like(collected)), lib=_lib
+    "packpass_capture::list_get", lambda collected, index: sharing(collected, ragged_like(collected)), lib=_lib
 )
 torch.library.register_fake(
     "packpass_capture::ragged_cat",
-    lambda collected, dim, alone=True, empty=False: _ragged_like(collected, (dim % collected.dim(),)),
+    lambda collected, dim, alone=True, empty=False: ragged_like(collected, (dim % collected.dim(),)),
     lib=_lib,
 )
 
@@ -321,13 +296,13 @@ def _(collected: torch.Tensor, dim: int, length: int, some: bool = False) -> tor
 
 @torch.library.register_fake("packpass_capture::list_pad", lib=_lib)
 def _(collected: torch.Tensor, length: int, batch_first: bool, value: float, side: str) -> torch.Tensor:
-    sizes = (length, _fresh_size()) if batch_first else (_fresh_size(), length)
+    sizes = (length, fresh_size()) if batch_first else (fresh_size(), length)
     return collected.new_empty([*sizes, *collected.shape[1:]])
 
 
 @torch.library.register_fake("packpass_capture::list_diagonal", lib=_lib)
 def _(collected: torch.Tensor) -> torch.Tensor:
-    size = _fresh_size()
+    size = fresh_size()
     return collected.new_empty((size, size))
 
 
@@ -339,12 +314,14 @@ def _(collected: torch.Tensor, length: int, dim: int = 0) -> torch.Tensor:
 for _name in ("split_get", "segment"):
     torch.library.register_fake(
         f"packpass_capture::{_name}",
-        lambda x, of, index, dim: _sharing(x, _ragged_like(x, (dim % x.dim(),))),
+        lambda x, of, index, dim: sharing(x, ragged_like(x, (dim % x.dim(),))),
         lib=_lib,
     )
+
+
 torch.library.register_fake(
     "packpass_capture::masked",
-    lambda row, mask, all, lengths: row.new_empty([_fresh_size(), *row.shape[1:]]),
+    lambda row, mask, all, lengths: row.new_empty([kept_size(mask), *row.shape[1:]]),
     lib=_lib,
 )
 torch.library.register_fake("packpass_capture::masked_put", lambda row, mask, value, all, lengths: None, lib=_lib)
@@ -353,9 +330,9 @@ torch.library.register_fake("packpass_capture::masked_put", lambda row, mask, va
 def _parts(x: torch.Tensor, chunks: int, dim: int) -> list[torch.Tensor]:
     sizes: list[int | torch.SymInt] = list(x.shape)
     whole = sizes[dim]
-    sizes[dim] = whole // chunks if statically_known_true(whole % chunks == 0) else _fresh_size()
+    sizes[dim] = whole // chunks if statically_known_true(whole % chunks == 0) else fresh_size()
     # There may be hundreds of parts, and the methods of a tensor take twice as long.
-    return [_sharing(x, torch.empty(sizes, dtype=x.dtype, device=x.device)) for _ in range(chunks)]
+    return [sharing(x, torch.empty(sizes, dtype=x.dtype, device=x.device)) for _ in range(chunks)]
 
 
 for _name in ("chunk", "pieces"):
@@ -364,7 +341,7 @@ for _name in ("chunk", "pieces"):
 
 @torch.library.register_fake("packpass_capture::reshape", lib=_lib)
 def _(x: torch.Tensor, sizes: Sequence[int | torch.SymInt]) -> torch.Tensor:
-    return _sharing(x, x.new_empty([_fresh_size() if type(size) is int and size == -1 else size for size in sizes]))
+    return sharing(x, x.new_empty([fresh_size() if type(size) is int and size == -1 else size for size in sizes]))
 
 
 @torch.library.register_fake("packpass_capture::pad", lib=_lib)
@@ -378,7 +355,7 @@ def _(x: torch.Tensor, pad: Sequence[int], mode: str, value: float | None, width
 
 @torch.library.register_fake("packpass_capture::last_slot", lib=_lib)
 def _(x: torch.Tensor, dim: int) -> torch.Tensor:
-    return _sharing(x, x.new_empty([1 if d == dim else size for d, size in enumerate(x.shape)]))
+    return sharing(x, x.new_empty([1 if d == dim else size for d, size in enumerate(x.shape)]))
 
 
 # Strides of a roll are those of a fresh contiguous tensor, as in eager.

@@ -152,3 +152,14 @@ def kept_beside_a_histogram(x: Tensor, mask: Tensor, cu: Tensor) -> Tensor:
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
         sums.append(torch.histc(x[s:e].detach(), 4, -2, 2).sum() + x[s:e][mask[s:e]].sum())
     return torch.stack(sums)
+
+
+@leave("f[T,3] f[T,3] m[T] cu", must_refuse=True, why="the mask is another one the second time")
+def kept_by_a_mask_and_by_its_opposite(x: Tensor, y: Tensor, mask: Tensor, cu: Tensor) -> Tensor:
+    total = x.new_zeros(())
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        keep = mask[s:e].clone()
+        first = x.detach()[s:e][keep]
+        keep.logical_not_()
+        total = total + first.sum() * y.detach()[s:e][keep].sum() + first.shape[0]
+    return total

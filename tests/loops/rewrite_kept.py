@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from .harness import program
@@ -312,3 +313,13 @@ def as_many_of_a_row_as_are_kept(x: Tensor, mask: Tensor) -> Tensor:
     for i in range(x.shape[0]):
         out[i, : len(x[i, mask[i]])] = 1
     return out
+
+
+@program("f[T,3] f[T,3] m[T] cu", exact=False, min_len=1, depends=False)
+def losses_of_what_one_mask_keeps(x: Tensor, y: Tensor, mask: Tensor, cu: Tensor) -> Tensor:
+    total = x.new_zeros(())
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        keep = mask[s:e]
+        total = total + F.l1_loss(x[s:e][keep], y[s:e][keep], reduction="sum")
+        total = total + F.huber_loss(x[s:e][keep], y[s:e][keep], reduction="sum")
+    return total

@@ -1,0 +1,48 @@
+"""Fakes of what markers return: sizes that nobody knows, and tensors that have them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from packpass._compat import current_shape_env, free_unbacked_symbols, statically_known_true
+from packpass.semantics.memory import share_memory
+
+
+def fresh_size() -> torch.SymInt:
+    size = current_shape_env().create_unbacked_symint()
+    torch._check(size >= 0)
+    return size
+
+
+def ragged_like(x: torch.Tensor, fresh_dims: Sequence[int] = (), others: Sequence[torch.Tensor] = ()) -> torch.Tensor:
+    """An empty tensor like ``x`` whose unbacked sizes, and ``fresh_dims``, are new unknown sizes; sizes that all
+    ``others``, if there are any, have as well are those of all documents."""
+    sizes: list[int | torch.SymInt] = []
+    for d, s in enumerate(x.shape):
+        unknown = isinstance(s, torch.SymInt) and bool(free_unbacked_symbols(s))
+        alike = [other for other in others if other.dim() == x.dim()]
+        if alike:
+            unknown = not all(statically_known_true(s == other.shape[d]) for other in alike)
+        sizes.append(fresh_size() if unknown or d in fresh_dims else s)
+    return x.new_empty(sizes)
+
+
+def sharing(x: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
+    """``part``, which stands for a view of ``x``, or for what holds one."""
+    share_memory(part, x)
+    return part
+
+
+def kept_size(mask: torch.Tensor) -> torch.SymInt:
+    """How many slots a mask keeps: as many of every row, which some calls of Python ask (``target.size() !=
+    input.size()``), until the mask is changed."""
+    version, size = getattr(mask, _KEPT, (None, None))
+    if size is None or version != mask._version:
+        size = fresh_size()
+        setattr(mask, _KEPT, (mask._version, size))
+    return size
+
+
+_KEPT = "_packpass_kept"
