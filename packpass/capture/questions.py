@@ -9,6 +9,8 @@ import sympy
 import torch
 from torch import fx
 
+from packpass._compat import statically_known_true
+
 
 @dataclasses.dataclass(frozen=True)
 class Question:
@@ -80,7 +82,8 @@ def _at_least(of: Any, factor: int, limit: int, when: bool) -> Question:
 
 
 def without_slots(begin: fx.Node, condition: Any, outcome: bool) -> list[fx.Node]:
-    """Numbers made behind ``begin`` that are 0 if they are lengths, as a condition on them has that outcome."""
+    """Numbers made behind ``begin`` that are 0, as a condition on them has that outcome: it says so, or that they are
+    not above 0, and they are sizes."""
     asked = question(condition)
     if asked is None or asked.least != 1 or outcome is asked.when:
         return []
@@ -88,6 +91,6 @@ def without_slots(begin: fx.Node, condition: Any, outcome: bool) -> list[fx.Node
     while node.op != "root":
         value = node.meta.get("example_value")
         if isinstance(value, torch.SymInt) and value.node.expr in (asked.of, -asked.of):
-            found.append(node)
+            found += [node] if asked.sign == 0 or statically_known_true(value >= 0) else []
         node = node.next
     return found

@@ -36,7 +36,7 @@ import torch
 from torch.fx.node import has_side_effect
 
 from packpass._compat import current_shape_env, statically_known_true
-from packpass.markers.sizes import fresh_size, kept_size, ragged_like, sharing
+from packpass.markers.sizes import attention_like, fresh_size, kept_size, ragged_like, sharing
 
 _lib = torch.library.Library("packpass_capture", "DEF")
 _TAGS = (torch.Tag.pt2_compliant_tag,)
@@ -373,6 +373,8 @@ for _name in ("cummax", "cummin"):
     )
 torch.library.register_fake(
     "packpass_capture::attention",
-    lambda query, key, value, *rest: query.new_empty((*query.shape[:-1], value.shape[-1])),
+    lambda query, key, value, mask, dropout_p, is_causal, scale=None, enable_gqa=False: attention_like(
+        query, *(() if enable_gqa else (key,)), value=value
+    ),
     lib=_lib,
 )

@@ -35,6 +35,17 @@ def sharing(x: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
     return part
 
 
+def attention_like(query: torch.Tensor, *others: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """What attention gives: with the heads and rows of the queries, or of other operands where queries have one that
+    all of those share."""
+    sizes = list(query.shape[:-2])
+    for other in (*others, *((value,) if others else ())):
+        front = other.shape[:-2]
+        if len(front) == len(sizes):
+            sizes = [b if isinstance(a, int) and a == 1 else a for a, b in zip(sizes, front, strict=True)]
+    return query.new_empty((*sizes, query.shape[-2], value.shape[-1]))
+
+
 def kept_size(mask: torch.Tensor) -> torch.SymInt:
     """How many slots a mask keeps: as many of every row, which some calls of Python ask (``target.size() !=
     input.size()``), until the mask is changed."""

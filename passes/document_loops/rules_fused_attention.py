@@ -169,7 +169,8 @@ def _rank(node: fx.Node, fakes: list[torch.Tensor]) -> int:
         raise _refused(node, "attention of several rows at once has no rule")
     if fakes[2].shape[-1] != like.shape[-1] or not takes(like.device.type, like.dtype, like.shape[-1]):
         raise _refused(node, "there is no packed attention for these dtypes and sizes")
-    if not argument(node, 7, "enable_gqa", False) and fakes[1].shape[-3] != like.shape[-3]:
+    own = [like, fakes[2]] if not argument(node, 7, "enable_gqa", False) else [fakes[2]]
+    if any(fake.shape[-3] != fakes[1].shape[-3] for fake in own):
         raise _refused(node, "attention with other heads for keys than for queries has no rule")
     return rank
 

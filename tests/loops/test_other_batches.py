@@ -152,3 +152,28 @@ def parts_that_some_add(x: Tensor, sizes: Tensor) -> Tensor:
 
 def test_negative_sizes_of_those_that_add_nothing() -> None:
     assert hold(parts_that_some_add, batches([[3, 4], [2, 5], [4, 3]], [[-3, 3], [3, 3]], [[1, 1]], [[4, -1]])).rewrites
+
+
+def sums_where_the_opposite_is_negative(x: Tensor, lengths: Tensor) -> Tensor:
+    total, start = x.new_zeros(4), 0
+    for n in lengths.tolist():
+        if -n >= 0:
+            continue
+        total = total + x[start : start + n].sum(0)
+        start += n
+    return total * start
+
+
+def sums_where_twice_is_positive(x: Tensor, lengths: Tensor) -> Tensor:
+    total, start = x.detach().new_zeros(4), 0
+    for n in lengths.tolist():
+        if n * 2 <= 0:
+            continue
+        total = total + x.detach()[start : start + n].sum(0)
+        start += n
+    return total * start
+
+
+@pytest.mark.parametrize("fn", [sums_where_the_opposite_is_negative, sums_where_twice_is_positive])
+def test_what_is_left_out_is_no_length(fn: Callable[..., Any]) -> None:
+    hold(fn, batches([3, 2, 4], [3, -1, 2], [3, -2, 5, 1], [2, 0, 3]))
