@@ -36,14 +36,13 @@ def sharing(x: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
 
 
 def attention_like(query: torch.Tensor, *others: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """What attention gives: with the heads and rows of the queries, or of other operands where queries have one that
-    all of those share."""
-    sizes = list(query.shape[:-2])
+    """What attention gives. Heads that the queries share have the results of all keys' heads, but for no token torch
+    gives those of the queries: such a loop is not traced."""
+    front = query.shape[:-2]
     for other in (*others, *((value,) if others else ())):
-        front = other.shape[:-2]
-        if len(front) == len(sizes):
-            sizes = [b if isinstance(a, int) and a == 1 else a for a, b in zip(sizes, front, strict=True)]
-    return query.new_empty((*sizes, query.shape[-2], value.shape[-1]))
+        if any(isinstance(a, int) and a == 1 and b != 1 for a, b in zip(front, other.shape[:-2], strict=False)):
+            raise RuntimeError("attention of one head, or one row, of queries to several of keys")
+    return query.new_empty((*query.shape[:-1], value.shape[-1]))
 
 
 def kept_size(mask: torch.Tensor) -> torch.SymInt:
