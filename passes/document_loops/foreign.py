@@ -93,7 +93,7 @@ def foreign_view(machine: Machine, node: fx.Node) -> Any:
     times a matrix that all documents share: the whole row so, cut by the same numbers. NotImplemented for others."""
     call, first = call_of(node), node.args[0] if node.args else None
     value = machine.values.get(first) if isinstance(first, fx.Node) else None
-    others = [machine.value(arg) for arg in node.all_input_nodes if arg is not node.args[0]]
+    others = [machine.value(arg) for arg in node.all_input_nodes if arg is not first]
     fake = example(node)
     if not isinstance(value, Foreign) or call is None or written_inputs(node) or not isinstance(fake, torch.Tensor):
         return NotImplemented

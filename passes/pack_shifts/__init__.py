@@ -59,7 +59,7 @@ from passes.mentions import mentions_boundaries
 from passes.nodes import copy_of
 from passes.pack_shifts import choosing, lookups, structural, writing  # noqa: F401  (they register their rules)
 from passes.pack_shifts.decide import check, chooses, corrected, first_reader, point
-from passes.pack_shifts.interpret import Found, Interpreter, ignored, is_made
+from passes.pack_shifts.interpret import Found, Interpreter, ignored
 from passes.pack_shifts.losses import LossFound, check_loss, find_losses, rewrite_loss
 from passes.pack_shifts.masks import mask_beside
 from passes.pack_shifts.pairs import refused_pairs
@@ -241,7 +241,7 @@ def _wrapping(run: Interpreter) -> list[Refusal]:
                 )
             out.append(Refusal(NAME, "no-fill", reason, location))
     for store, why in run.unfilled:
-        if store.found is None and store.origin is not None and not is_made(store.origin):
+        if store.found is None and store.origin is not None:
             out.append(Refusal(NAME, *why, location_of_node(store.origin) or "<unknown>"))
     return out
 

@@ -255,7 +255,7 @@ class Interpreter:
     def add(self, shift: Shift, view: View, node: fx.Node, origin: fx.Node | None, used: bool = True) -> Found | None:
         source = shift.source.node
         packed = self.layouts.packed_dim(source)
-        if packed is None or origin is None or is_made(origin):
+        if packed is None or origin is None:
             return None
         if shift.dropped:
             shift = dataclasses.replace(shift, fill=ignored(node))
@@ -326,11 +326,6 @@ def ignored(loss: fx.Node) -> Any:
     """The target that a loss does not count."""
     value = argument(loss, 4, "ignore_index", -100)
     return value if isinstance(value, int) else -100
-
-
-def is_made(node: fx.Node | None) -> bool:
-    """Has another pass made this call? What it moves, boundaries for one, is no shift of the program's."""
-    return node is not None and "packpass" in node.meta
 
 
 def _why_unfilled(pieces: Pieces, view: View) -> Left:
