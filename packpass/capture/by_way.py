@@ -68,8 +68,8 @@ class ByWay:
             ((asked, outcome), *others) = conditions
             if others or not isinstance(asked, tuple) or asked[0] not in COMPARISONS or type(asked[2]) is not int:
                 return False
-            compare, about, number_ = asked
-            if step != about and (step != 0 or compare(0, number_) is not outcome):
+            compare, about, bound = asked
+            if step != about and (step != 0 or compare(0, bound) is not outcome):
                 return False
         return True
 
@@ -193,10 +193,10 @@ class GoingByWay(Running):
     def _ask_for_slots(self) -> None:
         """Put what the document adds into the condition: whether a document has slots is known of its boundaries."""
         begin, node = self.region.indices[-1], self.length.as_proxy().node
+        (((_, about, _), _),) = self.by_way.steps[0][0]
         for branch in [n for n in node.graph.nodes if n.target in markers.LOOP_BRANCH and n > begin]:
             asked = branch.args[0]
             made = [made_of(number, begin, self.region.indices[0]) for number in asked.args]
-            (((_, about, _), _),) = self.by_way.steps[0][0]
             asked.args = tuple(node if how == about else arg for how, arg in zip(made, asked.args, strict=True))
 
     def _is_the_length(self, node: Any) -> None:

@@ -26,7 +26,6 @@ import torch
 from torch import fx
 
 from packpass import markers
-from packpass._compat import free_unbacked_symbols
 from packpass.capture import plain, plain_numbers
 from packpass.capture.dynamo import (
     ConstDictVariable,
@@ -46,6 +45,7 @@ from packpass.capture.origins import needed_for
 from packpass.capture.places import contents
 from packpass.capture.state import active, current_frame, restart
 from packpass.capture.tallies import collect, vector
+from packpass.capture.watch import is_unknown
 
 if TYPE_CHECKING:
     from packpass.capture.region import Region
@@ -219,7 +219,7 @@ def _is_made_of(node: Any, before: Any) -> bool:
 def may_extend(tensor: Any) -> bool:
     """May the ``tolist()`` of what a document has made go to such a list, though it is of no integers?"""
     fake = example(tensor)
-    return fake.dim() == 1 and fake.is_floating_point() and bool(free_unbacked_symbols(fake.shape[0]))
+    return fake.dim() == 1 and fake.is_floating_point() and is_unknown(fake.shape[0])
 
 
 def extend(items: Any, more: Any) -> Any:

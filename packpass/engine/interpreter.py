@@ -96,6 +96,7 @@ class Interpreter:
             return None
         if node.target is markers.LIST_GET:
             return args[0][args[1]]
+        # Not ``alone``, or one that may be ``empty``.
         if node.target is markers.RAGGED_CAT and not args[0] and args[2:] in ((False,), (True, True)):
             return _none_of(node)
         if node.target in (markers.RAGGED_CAT, markers.LIST_JOIN):

@@ -58,8 +58,8 @@ class _Way:
     def __init__(self, iteration: Iteration) -> None:
         self.begin, body, _ = iteration
         self.own = {self.begin, *body}
-        seen = [n for n in body if n.target in markers.LOOP_BRANCH or not only_checks(n) or _is_assumed(n)]
-        self.body = [n for n in seen if not wants_lengths(n)]
+        kept = [n for n in body if n.target in markers.LOOP_BRANCH or not only_checks(n) or _is_assumed(n)]
+        self.body = [n for n in kept if not wants_lengths(n)]
         self.branches: Outcomes = [(n, bool(n.args[1])) for n in self.body if n.target in markers.LOOP_BRANCH]
         self.turns: dict[fx.Node, _Turn] = {}
 

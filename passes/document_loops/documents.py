@@ -138,7 +138,7 @@ def lifted(machine: Machine, term: Term, count: int) -> Term:
     return term
 
 
-def kept_size(size: Any, shape: Any, dim: int) -> int | None:
+def size_to_expand_to(size: Any, shape: Any, dim: int) -> int | None:
     """A constant size, or -1 as ``expand`` has it for that of a dimension (negative) that stays as it is; None else."""
     same = len(shape) >= -dim and not isinstance(size, int) and statically_known_true(shape[dim] == size)
     return size if isinstance(size, int) else -1 if same else None

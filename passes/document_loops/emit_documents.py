@@ -76,16 +76,23 @@ def make(emitter: Emitter, value: Any) -> fx.Node:
 
 
 def attention(emitter: Emitter, value: Attention) -> fx.Node:
-    """The op takes [T, H, D]."""
-    rows = [emitter.node(t) for t in (value.q, value.k, value.v)]
-    if value.rank == 4:
-        rows = [emitter.call(torch.select, row, 0, 0) for row in rows]
-    q, k, v = (emitter.call(torch.transpose, row, 0, 1) for row in rows)
+    """Every document to itself, in one call."""
+    q, k, v = (by_slots(emitter, emitter.node(t), value.rank) for t in (value.q, value.k, value.v))
     window = () if value.window == (-1, -1) else value.window
     given = (q, k, v, emitter.cu, emitter.cu, value.causal, value.scale, *window)
-    out = emitter.call(_ops.varlen_attention.default, *given)
-    out = emitter.call(torch.transpose, out, 0, 1)
-    return emitter.call(torch.unsqueeze, out, 0) if value.rank == 4 else out
+    return by_heads(emitter, emitter.call(_ops.varlen_attention.default, *given), value.rank)
+
+
+def by_slots(emitter: Emitter, row: fx.Node, rank: int) -> fx.Node:
+    """``[..., H, T, D]``, or ``[..., 1, H, T, D]`` for a ``rank`` of 4, as the op takes it: ``[..., T, H, D]``."""
+    row = emitter.call(torch.select, row, -4, 0) if rank == 4 else row
+    return emitter.call(torch.transpose, row, -3, -2)
+
+
+def by_heads(emitter: Emitter, out: fx.Node, rank: int) -> fx.Node:
+    """The other way round."""
+    out = emitter.call(torch.transpose, out, -3, -2)
+    return emitter.call(torch.unsqueeze, out, -4) if rank == 4 else out
 
 
 def constant(emitter: Emitter, number: int) -> fx.Node:

@@ -43,15 +43,13 @@ def foreign(machine: Machine, node: fx.Node, base: fx.Node, index: Any, refused:
     if not isinstance(value, Outside) or example(node).dim() != rank:
         return None
     entries = expand_index(index, rank, node)
-    cuts = [d for d, entry in enumerate(entries) if isinstance(entry, slice) and not _is_constant(entry)]
+    cuts = [d for d, entry in enumerate(entries) if isinstance(entry, slice) and not constant_entry(machine, entry)]
     entry = entries[cuts[0]] if len(cuts) == 1 else None
     others = [slice(None) if d in cuts else other for d, other in enumerate(entries)]
-    if any(other != slice(None) for other in others):
-        if not all(isinstance(other, slice) and _is_constant(other) for other in others):
-            return None
-        value = _of_whole(machine, operator.getitem, value, (tuple(others),), {})
-    if not isinstance(entry, slice) or entry.step not in (None, 1) or constant_entry(machine, entry):
+    if entry is None or entry.step not in (None, 1) or not all(isinstance(other, slice) for other in others):
         return None
+    if any(other != slice(None) for other in others):
+        value = _of_whole(machine, operator.getitem, value, (tuple(others),), {})
     ends = [machine.affine(end) if isinstance(end, fx.Node) else None for end in (entry.start, entry.stop)]
     bounds = [end.bound() if end is not None else None for end in ends]
     if any(bound is None or bound[1] for bound in bounds) or None in ends:
@@ -61,10 +59,6 @@ def foreign(machine: Machine, node: fx.Node, base: fx.Node, index: Any, refused:
         return _between(machine, value, entry, cuts[0], rank, refused)
     part = Part(Affine.of(first), Affine.of(second), each=Each.ROW)
     return Foreign(value, part, rank, cuts[0] - rank, first.of, refused)
-
-
-def _is_constant(cut: slice) -> bool:
-    return not any(isinstance(bound, (fx.Node, torch.SymInt)) for bound in (cut.start, cut.stop, cut.step))
 
 
 def _between(machine: Machine, value: Outside, cut: slice, at: int, rank: int, refused: Refused) -> Foreign | None:

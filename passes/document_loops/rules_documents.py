@@ -36,11 +36,11 @@ from passes.document_loops.documents import (
     document_view,
     elementwise_target,
     is_per_document,
-    kept_size,
     lifted,
     number,
     reinterpreted,
     shared_size,
+    size_to_expand_to,
     spread,
     with_other_singles,
 )
@@ -238,7 +238,9 @@ def _expand(machine: Machine, node: fx.Node) -> Any:
     ):
         raise Refused("no-rule", f"this {label(node)} has no rule", node)
     whole = spread(machine, term, shape, packed, node)
-    sizes = tuple(LENGTH if d == packed else kept_size(s, shape, d) for d, s in enumerate(fake.shape, -fake.dim()))
+    sizes = tuple(
+        LENGTH if d == packed else size_to_expand_to(s, shape, d) for d, s in enumerate(fake.shape, -fake.dim())
+    )
     if None in sizes:
         raise Refused("no-rule", f"{label(node)} to a dynamic size has no rule", node)
     wide = machine.intern(Apply("expand", True, (whole, *sizes), (), packed))

@@ -26,6 +26,7 @@ from torch import fx
 from packpass.ops._varlen_attention_gpu import takes
 from packpass.semantics import argument, example
 from passes.document_loops.documents import as_term, document, is_per_document
+from passes.document_loops.emit_documents import by_heads, by_slots
 from passes.document_loops.foreign import attended
 from passes.document_loops.integers import FULL, Affine
 from passes.document_loops.machine import Machine, Segment
@@ -71,15 +72,11 @@ class Crossed(Attention):
         out = emitter.call(_ops.varlen_attention.default, q, k, v, *bounds, False, self.scale)
         if self.queries is not None:
             out = emitter.call("unflatten", out, 0, (-1, self.queries.slots), method=True)
-        out = emitter.call(torch.transpose, out, -3, -2)
-        return emitter.call(torch.unsqueeze, out, -4) if self.rank == 4 else out
+        return by_heads(emitter, out, self.rank)
 
     def _row(self, emitter: Emitter, term: Any, side: Any) -> fx.Node:
         """A side as the op takes it: [slots, H, D]."""
-        row = emitter.node(term)
-        if self.rank == 4:
-            row = emitter.call(torch.squeeze, row, -4)
-        row = emitter.call(torch.transpose, row, -3, -2)
+        row = by_slots(emitter, emitter.node(term), self.rank)
         if not isinstance(side, Each):
             return row
         if side.shared:

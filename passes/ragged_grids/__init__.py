@@ -40,7 +40,7 @@ from packpass.decisions.location import location_of_node
 from packpass.decisions.records import Claims, Refusal, Rewrite
 from passes.context import PassContext
 from passes.document_loops import find as document_loops
-from passes.document_loops.run import run_loops
+from passes.document_loops.run import numbered, run_loops
 from passes.joined_loops import as_one, done_again, follower, together
 from passes.loop_vectors import split_rows
 from passes.loops import LoopFound, find, first_line
@@ -84,10 +84,9 @@ def run(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Refusal]:
 
 
 def _by_columns(gm: fx.GraphModule, number: int, context: PassContext) -> list[Rewrite | Refusal]:
-    """What becomes of a loop by rows of starts and lengths that writes to documents of a row: it goes by vectors then.
-    Nothing if it is refused."""
-    loop = next(loop for loop in find(gm.graph) if loop.id == number)
-    found = run_loops(gm, number, context) if split_rows(gm.graph, loop) else []
+    """What becomes of a loop over rows that have no form as such, of starts and lengths, say: it goes by vectors, the
+    columns, then. Nothing if it is refused."""
+    found = run_loops(gm, number, context) if split_rows(gm.graph, numbered(gm.graph, number)) else []
     return found if all(isinstance(one, Rewrite) for one in found) else []
 
 
