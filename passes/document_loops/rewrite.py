@@ -134,7 +134,8 @@ def _emitted(graph: fx.Graph, decided: Decided, rule: str) -> _Emitted:
     try:
         with graph.inserting_before(begin):
             like = decided.row_node if decided.row_node is not None else decided.boundaries.node
-            keep = _differentiable(decided)
+            # Lists are laid out where they are used: the program may write to the boundaries before.
+            keep = _differentiable(decided) or mutated_after(graph, decided.boundaries.node, begin)
             emitter = Emitter(graph, decided.boundaries, total, like, rule, begin, keep, decided.fit)
             if decided.row_node is None:
                 total = emitter.only_documents()

@@ -153,6 +153,15 @@ def shard_boundaries_written(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     return torch.cat([gathered(x[s:e], group) for s, e in zip(local[:-1], local[1:])])  # noqa: B905, RUF007
 
 
+def boundaries_written_behind(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """Between the loop and what is made of its list; no backward keeps boundaries of its own."""
+    cp, documents, x = size_of(group), [], x.detach()
+    for i in range(len(cu) - 1):
+        documents.append(gathered(x[cu[i] // cp : cu[i + 1] // cp], group))
+    cu.fill_(0)
+    return torch.cat(documents)
+
+
 def layer(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     cp, width, documents, back = size_of(group), x.shape[1], [], []
     weights = torch.arange(width * width, dtype=x.dtype).cos().view(width, width) / 4
@@ -359,6 +368,7 @@ REWRITTEN = {
         Hard(buffer, sharded=False, differentiable=False),
         Hard(boundaries_written_before, tails=False),
         Hard(shard_boundaries_written, tails=False),
+        Hard(boundaries_written_behind, differentiable=False),
         Hard(layers, exchanges=4, tails=False),
         Hard(one_function),
         Hard(spelled.sections_stacked, sharded=False),

@@ -20,6 +20,7 @@ TYPICAL = (
     "pieces_in_one_loop",
     "pieces_by_sections",
     "copied_beside",
+    "boundaries_written_behind",
     "filled_by_ranks",
     "by_ranks",
     "by_views",
