@@ -29,6 +29,7 @@ from passes.fuse_all_to_all.integers import UNKNOWN, integer
 from passes.fuse_all_to_all.moves import MOVES, index
 from passes.fuse_all_to_all.placed import Placed, place, settle
 from passes.fuse_all_to_all.scalars import Counted, Lin, Scale, from_affine
+from passes.fuse_all_to_all.taken_apart import moved_by_pieces
 
 
 class Body:
@@ -218,16 +219,15 @@ class Body:
             return copied_into(self, node)
         if name == "setitem":
             return put_into(self, node)
-        if not isinstance(source, fx.Node):
-            return UNKNOWN
         value = self.tensor(source)
         if isinstance(value, (tuple, list)):
             index = node.args[1] if name == "getitem" else None
             return value[index] if isinstance(index, int) else UNKNOWN
-        if not isinstance(value, Blocks):
-            return UNKNOWN
         fn = MOVES.get(name)
-        moved = fn(self, node, value) if fn is not None else None
+        if fn is None:
+            moved = moved_by_pieces(self, node)
+        else:
+            moved = fn(self, node, value) if isinstance(value, Blocks) else None
         return UNKNOWN if moved is None else moved
 
     # --- documents ------------------------------------------------------------------------------------------

@@ -373,6 +373,7 @@ REWRITTEN = {
         Hard(one_function),
         Hard(spelled.sections_stacked, sharded=False),
         Hard(spelled.halves_of_ranks),
+        Hard(spelled.pieces_by_other_names),
         Hard(spelled.round_trip, exchanges=2, tails=False),
         Hard(spelled.three_dtypes, sharded=False, exchanges=3),
         Hard(spelled.order_of_chunks, sharded=False),
