@@ -167,7 +167,7 @@ def _run(client: Client, original: Any, self: Any, *args: Any, **kwargs: Any) ->
     if frame is not None:
         sources = sources | frame.rows
     try:
-        with _data(frame), dynamic_sources(sources):
+        with _data(frame), dynamic_sources(sources, frame.batches if frame is not None and frame.rows_alone else ()):
             if frame is not None:
                 number_lists.frame_starts(self, frame)
             result = original(self, *args, **kwargs)

@@ -22,7 +22,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-from collections.abc import Callable, Iterator
+import inspect
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import torch
@@ -151,13 +152,16 @@ def callee(function: Any) -> Any:
 
 
 @contextlib.contextmanager
-def dynamic_sources(names: set[str]) -> Iterator[None]:
-    """Inputs of these names (``L['cu_seqlens']``) have symbolic sizes from the first compile on."""
+def dynamic_sources(names: set[str], rows: Collection[str] = ()) -> Iterator[None]:
+    """Inputs of these names (``L['cu_seqlens']``) have symbolic sizes from the first compile on. Of ``rows`` the first
+    size alone is a symbol, where torch can be told so."""
     if not names:
         yield
         return
-    # The setting is a list of regular expressions between commas, without spaces and with a meaning for colons.
-    escaped = ["".join(c if c.isalnum() or c == "_" else f"\\x{ord(c):02x}" for c in name) + "$" for name in names]
+    # The setting is a list of regular expressions between commas, without spaces; behind a colon is the dimension.
+    which = ":0" if "dim" in inspect.signature(builder.is_dynamic_source).parameters else ""
+    plain = {name: "".join(c if c.isalnum() or c == "_" else f"\\x{ord(c):02x}" for c in name) for name in names}
+    escaped = [f"{found}${which if name in rows else ''}" for name, found in plain.items()]
     config: Any = torch.compiler.config
     with config.patch(dynamic_sources=",".join([*filter(None, [config.dynamic_sources]), *sorted(escaped)])):
         yield

@@ -11,6 +11,7 @@ import itertools
 import re
 from typing import Any
 
+from packpass import markers
 from packpass.capture import expansions, masked, outgoing, places, plain_messages, sized
 from packpass.capture.dynamo import (
     AutogradFunctionContextVariable,
@@ -26,10 +27,21 @@ from packpass.capture.dynamo import (
 from packpass.capture.frame import Mode
 from packpass.capture.later import Later, numbers
 from packpass.capture.region import JUMPS, catches_exceptions
-from packpass.capture.state import active, has_captured, location_of, note, refuse, without_data_sizes, without_layers
+from packpass.capture.state import (
+    active,
+    current_frame,
+    has_captured,
+    location_of,
+    note,
+    refuse,
+    restart,
+    without_data_sizes,
+    without_layers,
+)
 from packpass.capture.watch import READ, loops_are_sought, watch_data_size, watch_mask
 from packpass.capture.watched import Poison
 from packpass.decisions.location import is_library, shorten
+from packpass.semantics.collectives import collective_name
 
 
 def _refuse_mutation(item: Any) -> None:
@@ -138,6 +150,10 @@ def create_proxy(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         region = active.regions[-1]
         if catches_exceptions(self.current_tx, region.tx):
             raise refuse("try-block", "the loop body is inside try, or a with that may swallow errors", region.location)
+        frame, target = current_frame(), args[1]
+        if frame.batches and not frame.rows_alone and (collective_name(target) or target in markers.MESSAGES):
+            frame.rows_alone = True
+            raise restart("rows of tokens are exchanged")
     return original(self, *args, **kwargs)
 
 

@@ -46,6 +46,8 @@ class FrameState:
     """Inputs whose sizes are symbols in every mode, because a pass asked for it."""
     sites: dict[int, str] = dataclasses.field(default_factory=dict)
     """Loop id -> user location."""
+    totals: dict[Any, list[Any]] = dataclasses.field(default_factory=dict)
+    """Loop id and what a document appends -> how much that is of all documents, once it was asked."""
     branches: dict[int, str] = dataclasses.field(default_factory=dict)
     """Loop id -> the user's line with a branch on data that its two traced iterations followed both ways."""
     both_ways: set[Any] = dataclasses.field(default_factory=set)
@@ -76,6 +78,9 @@ class FrameState:
     """Are lengths given as parts of the longest, in floating point?"""
     batches: set[str] = dataclasses.field(default_factory=set)
     """Inputs with one row for each document."""
+    rows_alone: bool = False
+    """Are only the rows of those counted, as documents are exchanged between ranks? What is exchanged is a row of
+    tokens, of which there happened to be as many as documents."""
     single_rows: bool = False
     """Is there a matrix with one row, over which a loop was captured, among the values of the frame?"""
     lone: bool | None = False

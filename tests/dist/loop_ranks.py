@@ -167,6 +167,25 @@ def hard(cp: int, name: str, inner: str) -> None:
     check(graphs <= case.graphs, name, "graphs", graphs)
 
 
+def as_many_tokens_as_boundaries(cp: int, name: str) -> None:
+    """A document of two tokens for each rank, in the first call or a later one: two boundaries, and a shard of two
+    slots, that is no batch."""
+    group, case = group_of(cp), a2a_hard_programs.REWRITTEN[name]
+    for order in ([[1], [3, 1, 2], [2]], [[3, 1, 2], [1], [2, 3]]):
+        torch._dynamo.reset()
+
+        def program(x: Tensor, cu: Tensor) -> Tensor:
+            return case.program(x, cu, group)
+
+        compiled = torch.compile(program, backend=packpass.backend, options={"packpass.inner_backend": "eager"})
+        for lengths in order:
+            cu = torch.tensor([0, *(2 * cp * n for n in lengths)]).cumsum(0)
+            x = torch.randn(int(cu[-1]) // cp, a2a_hard_programs.WIDTH * cp)
+            y, exchanges = executed(group, lambda: compiled(x, cu.clone()))  # noqa: B023
+            check(torch.equal(y, case.program(x, cu, group)), name, lengths, "values")
+            check(exchanges == case.exchanges, name, lengths, "collectives", exchanges)
+
+
 def over_source(program: Any, source: tuple[int, ...], result: tuple[int, ...], fullgraph: bool = True) -> list[str]:
     """``program(x, out, cu)`` with a buffer for the result, then one that overlaps the source, then one in the very
     memory of the source: eager's results and memory. The codes of the refusals.

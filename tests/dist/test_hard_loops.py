@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
+from torch._dynamo.variables import builder
 
 from tests.dist import a2a_hard_programs, loop_ranks
 from tests.dist.ranks import Ranks
@@ -21,6 +24,7 @@ TYPICAL = (
     "pieces_by_sections",
     "copied_beside",
     "boundaries_written_behind",
+    "pieces_by_other_names",
     "filled_by_ranks",
     "by_ranks",
     "by_views",
@@ -48,6 +52,15 @@ NAMES = [
 def test_same_bits_in_one_exchange(ranks: Ranks, name: str) -> None:
     """Forward and backward, with tails, for 3, 1 and 2 documents in at most two graphs."""
     ranks.call(loop_ranks.hard, 2, name, "aot_eager", timeout_s=180)
+
+
+@pytest.mark.skipif(
+    "dim" not in inspect.signature(builder.is_dynamic_source).parameters,
+    reason="this torch cannot be told which of a tensor's sizes is a symbol",
+)
+@pytest.mark.parametrize("name", ["named_sections", "halves_of_ranks"])
+def test_a_shard_with_as_many_slots_as_there_are_boundaries(ranks: Ranks, name: str) -> None:
+    ranks.call(loop_ranks.as_many_tokens_as_boundaries, 2, name, timeout_s=150)
 
 
 def test_result_over_source(ranks: Ranks) -> None:
