@@ -83,7 +83,19 @@ def _documents_cat(tx: Any, items: CollectedItems, at: int, others: bool) -> Any
                 tx, "flatten", [constant(at), constant(at + 1)], {}
             )
         return emit(tx, markers.LIST_JOIN, collected.as_proxy(), at, items.region.length.as_proxy())
+    if not others:
+        _note_total(items, collected, at % fake.dim())
     return emit(tx, markers.RAGGED_CAT, collected.as_proxy(), at, *((False,) if others else ()))
+
+
+def _note_total(items: CollectedItems, collected: Any, at: int) -> None:
+    """Lists to which every document of a loop appends as much are as long as each other, which the program may ask."""
+    parts = collected.as_proxy().node.all_input_nodes
+    if items.lacking:
+        return
+    sizes = tuple(str(part.meta["example_value"].shape[at]) for part in parts)
+    totals = current_frame().totals.setdefault((items.region.id, sizes), [])
+    markers.note_total(example(collected), totals)
 
 
 def stack_of(tx: Any, items: CollectedItems, at: int, present: bool = True, some: bool = True) -> Any:

@@ -213,6 +213,7 @@ def _from_the_start(frame: FrameState, reason: str) -> Restart:
     frame.dynamic_sources.clear()
     frame.batches.clear()
     frame.sites.clear()
+    frame.totals.clear()
     frame.branches.clear()
     frame.carried.clear()
     frame.both_ways.clear()

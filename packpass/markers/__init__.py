@@ -45,6 +45,7 @@ from packpass.markers.loops import (
     is_of_capture,
 )
 from packpass.markers.messages import GROUP, MESSAGES, RECV, SEND, WAIT
+from packpass.markers.sizes import note_total
 
 __all__ = [
     "ATTENTION",
@@ -90,5 +91,6 @@ __all__ = [
     "is_of_capture",
     "WAIT",
     "collected",
+    "note_total",
     "collected_in",
 ]

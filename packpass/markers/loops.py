@@ -276,7 +276,7 @@ torch.library.register_fake(
 )
 torch.library.register_fake(
     "packpass_capture::ragged_cat",
-    lambda collected, dim, alone=True, empty=False: ragged_like(collected, (dim % collected.dim(),)),
+    lambda collected, dim, alone=True, empty=False: ragged_like(collected, total=dim % collected.dim()),
     lib=_lib,
 )
 

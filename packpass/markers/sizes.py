@@ -16,16 +16,22 @@ def fresh_size() -> torch.SymInt:
     return size
 
 
-def ragged_like(x: torch.Tensor, fresh_dims: Sequence[int] = (), others: Sequence[torch.Tensor] = ()) -> torch.Tensor:
+def ragged_like(
+    x: torch.Tensor, fresh_dims: Sequence[int] = (), others: Sequence[torch.Tensor] = (), total: int | None = None
+) -> torch.Tensor:
     """An empty tensor like ``x`` whose unbacked sizes, and ``fresh_dims``, are new unknown sizes; sizes that all
-    ``others``, if there are any, have as well are those of all documents."""
+    ``others``, if there are any, have as well are those of all documents. ``total``: the dimension along which the
+    entries of a list are put together."""
     sizes: list[int | torch.SymInt] = []
     for d, s in enumerate(x.shape):
         unknown = isinstance(s, torch.SymInt) and bool(free_unbacked_symbols(s))
         alike = [other for other in others if other.dim() == x.dim()]
         if alike:
             unknown = not all(statically_known_true(s == other.shape[d]) for other in alike)
-        sizes.append(fresh_size() if unknown or d in fresh_dims else s)
+        if d == total:
+            sizes.append(total_size(x))
+        else:
+            sizes.append(fresh_size() if unknown or d in fresh_dims else s)
     return x.new_empty(sizes)
 
 
@@ -55,4 +61,17 @@ def kept_size(mask: torch.Tensor) -> torch.SymInt:
     return size
 
 
-_KEPT = "_packpass_kept"
+_KEPT, _TOTAL = "_packpass_kept", "_packpass_total"
+
+
+def note_total(collected: torch.Tensor, totals: list[torch.SymInt]) -> None:
+    """What a list stands for: how long its entries are together; of all lists with ``totals``, as long."""
+    setattr(collected, _TOTAL, totals)
+
+
+def total_size(collected: torch.Tensor) -> torch.SymInt:
+    """How long the entries of a list are together."""
+    totals: list[torch.SymInt] = getattr(collected, _TOTAL, [])
+    if not totals:
+        totals.append(fresh_size())
+    return totals[0]

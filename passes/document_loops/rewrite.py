@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from packpass import markers
-from packpass._compat import free_unbacked_symbols
+from packpass._compat import free_unbacked_symbols, statically_known_true
 from packpass.decisions.records import Claims
 from packpass.semantics import blank, contents_of, example, op_name, storage
 from packpass.semantics.effects import grad_mode_changes, mutated_after
@@ -166,6 +166,7 @@ def _lay_out_lists(graph: fx.Graph, decided: Decided, made: _Emitted) -> None:
     given: set[Any] = set()
     named: set[Any] = set()
     bound = {symbol for node in graph.nodes for symbol in node.meta.get("unbacked_bindings") or ()}
+    first: dict[Any, tuple[fx.Node, int]] = {}
     uses = [(user, whole) for collect, whole in made.rows.items() for user in collect.users]
     for user, whole in sorted(uses, key=lambda use: use[0]):
         written = mutated_after(graph, user, user.next)
@@ -176,6 +177,7 @@ def _lay_out_lists(graph: fx.Graph, decided: Decided, made: _Emitted) -> None:
                 if written or storage(whole) in given:
                     joined = made.emitter.call(torch.clone, joined)
                 given.add(storage(whole))
+            _as_long_as_others(made.emitter, user, joined, first)
         put_instead(user, joined)
         _copy_meta(user, joined)
         sizes = free_unbacked_symbols(example(joined))
@@ -185,6 +187,20 @@ def _lay_out_lists(graph: fx.Graph, decided: Decided, made: _Emitted) -> None:
         graph.erase_node(user)
     for collect in made.rows:
         graph.erase_node(collect)
+
+
+def _as_long_as_others(emitter: Emitter, user: fx.Node, joined: fx.Node, first: dict[Any, tuple[fx.Node, int]]) -> None:
+    """Lists that capture knows to be of one length are so in what comes behind them: torch is told, as what is made of
+    each has a length of its own."""
+    for d, size in enumerate(example(user).shape if user.target is markers.RAGGED_CAT else ()):
+        if not free_unbacked_symbols(size):
+            continue
+        other, dim = first.setdefault(size.node.expr, (joined, d))
+        if statically_known_true(example(joined).shape[d] == example(other).shape[dim]):
+            continue
+        sizes = (emitter.call(torch.ops.aten.sym_size.int, *of) for of in ((joined, d), (other, dim)))
+        holds = emitter.call(operator.eq, *sizes)
+        emitter.call(torch.ops.aten._assert_scalar.default, holds, "packpass: two lists of the same documents differ")
 
 
 def _remove_loop(graph: fx.Graph, decided: Decided, functional: list[tuple[Outer, fx.Node]]) -> None:

@@ -67,6 +67,23 @@ def all_requests(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     return finish(x, cu, group, received)
 
 
+def two_fields(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    """A list for every field, over two depths: what comes of both is as long."""
+    left, right, out = x, x * 2, []
+    for _ in range(2):
+        some, others = [], []
+        for part in shards(cu, group):
+            for field, fill, rolled in ((left, 0.0, some), (right, -100.0, others)):
+                got = torch.full_like(field[part][:1], fill)
+                ops = ops_of(field[part], got, group)
+                for work in dist.batch_isend_irecv(ops) if ops else []:
+                    work.wait()
+                rolled.append(torch.cat([field[part][1:], got]))
+        left, right = torch.cat(some), torch.cat(others)
+        out.append(left + right)
+    return torch.stack(out)
+
+
 def two_lists(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     """All that is sent, then all that is received, by comprehensions."""
     rank, cp, previous, following = neighbours(group)
@@ -293,7 +310,7 @@ def named(*programs: Program) -> dict[str, Program]:
 LISTS = named(
     all_ops, all_requests, two_lists, by_number, rows_of_works, lists_of_works, dicts_of_works,
     in_loops_of_their_own, filled_behind, doubled, of_a_ring, one_row_after_the_other,
-    one_depth_after_the_other, without_the_empty,
+    one_depth_after_the_other, without_the_empty, two_fields,
 )  # fmt: skip
 HALOS = named(convolved)
 """Documents have no fewer slots than three."""

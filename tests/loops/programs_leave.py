@@ -5,6 +5,7 @@ from __future__ import annotations
 from . import (
     leave_added,
     leave_again,
+    leave_as_long,
     leave_attention,
     leave_batched,
     leave_beside,
@@ -106,6 +107,7 @@ __all__ = [
     "leave_experts", "leave_filled", "leave_filtered", "leave_flags", "leave_grids",
     "leave_grid_rows", "leave_grown", "leave_images", "leave_index",
     "leave_inner", "leave_iteration", "leave_kept", "leave_last",
+    "leave_as_long",
     "leave_crossed",
     "leave_extended",
     "leave_lengths",

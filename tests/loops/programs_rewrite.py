@@ -5,6 +5,7 @@ from __future__ import annotations
 from . import (
     rewrite_added,
     rewrite_again,
+    rewrite_as_long,
     rewrite_attention,
     rewrite_batched,
     rewrite_beside,
@@ -101,6 +102,7 @@ __all__ = [
     "rewrite_by_hand", "rewrite_by_way", "rewrite_carried", "rewrite_checks", "rewrite_chosen", "rewrite_closures",
     "rewrite_conditions", "rewrite_contents", "rewrite_convolution",
     "rewrite_counted", "rewrite_counts", "rewrite_defaults", "rewrite_divided", "rewrite_each",
+    "rewrite_as_long",
     "rewrite_crossed",
     "rewrite_edges",
     "rewrite_elsewhere", "rewrite_ends", "rewrite_entries", "rewrite_experts", "rewrite_falling", "rewrite_filled",
