@@ -14,7 +14,7 @@ from packpass._compat import statically_known_true
 from packpass.semantics import example, is_tensor
 from packpass.semantics.build import Builder, NotBuilt
 from passes.ragged_grids.machine import Check
-from passes.ragged_grids.sizes import DOCUMENT, Column, Names, Power, Quotient, Ratio, Remainder, Truncated
+from passes.ragged_grids.sizes import DOCUMENT, Column, Names, Power, Quotient, Ratio, Remainder, Truncated, factored
 from passes.refused import Refused
 
 _ops = torch.ops.packpass
@@ -37,6 +37,7 @@ class Documents:
         self._builder = Builder(graph, like=like, rule=rule, names=True)
         self.device = example(like).device
         self._vectors: dict[Any, Any] = {}
+        self._not_zero: dict[fx.Node, fx.Node] = {}
         self.slots: dict[Any, Any] = {}
         """Length of documents, and which of them -> the slots of documents that are that long
         (`passes.ragged_grids.places.Slots`)."""
@@ -62,7 +63,8 @@ class Documents:
     def vector(self, found: Any) -> Any:
         """int64 ``[N]``, float64 for a float, or a number (a node or Python's) if all documents share it."""
         if found not in self._vectors:
-            self._vectors[found] = self._vector(found)
+            shorter = factored(found)
+            self._vectors[found] = self._vector(found) if shorter == found else self.vector(shorter)
         return self._vectors[found]
 
     def full(self, found: Any) -> fx.Node:
@@ -92,7 +94,8 @@ class Documents:
                 functools.partial(self.call, operator.mul), [self.vector(found.base)] * int(found.exp)
             )
         if found.func in DIVISIONS:
-            return self.divided(found.func, *(self.vector(part) for part in found.args))
+            number, by = (self.vector(part) for part in found.args)
+            return self.divided(found.func, number, self.not_zero(by))
         if found.func not in OPERATORS:
             raise Refused("no-rule", f"a size that is {found.func.__name__} of others")
         parts = [self.vector(part) for part in found.args]
@@ -145,11 +148,16 @@ class Documents:
         return name
 
     def divided(self, func: Any, a: Any, b: Any) -> Any:
-        """``a // b`` or ``a % b``; where ``b`` is 0 nobody looks at it, or a check has failed."""
-        if not isinstance(b, fx.Node) or not isinstance(example(b), torch.Tensor):
-            return self.call(DIVISIONS[func], a, b)
-        zero = self.call(operator.eq, b, 0)
-        return self.call(DIVISIONS[func], a, self.call(torch.where, zero, 1, b))
+        """``a // b`` or ``a % b`` of two numbers, or of what `not_zero` made of them."""
+        return self.call(DIVISIONS[func], a, b)
+
+    def not_zero(self, number: Any) -> Any:
+        """A number to divide by, 1 where it is 0: nobody looks at what comes of it, or a check has failed."""
+        if not is_tensor(number):
+            return number
+        if number not in self._not_zero:
+            self._not_zero[number] = self.call(torch.where, self.call(operator.eq, number, 0), 1, number)
+        return self._not_zero[number]
 
     def truth(self, holds: Any) -> fx.Node:
         """Of which documents something holds, bool ``[N]``."""

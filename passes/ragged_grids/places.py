@@ -57,6 +57,7 @@ class Places:
         self.looked: dict[Any, fx.Node] = {}
         """Coordinates that tensors of integers hold."""
         self._numbers: dict[Any, Any] = {}
+        self._spread: dict[fx.Node, fx.Node] = {}
         self._flattened: dict[fx.Node, fx.Node] = {}
 
     # --- numbers --------------------------------------------------------------------------------------------
@@ -73,10 +74,7 @@ class Places:
 
     def _number(self, found: Any) -> Any:
         if not self._varies(found):
-            vector = self.documents.vector(found)
-            return (
-                self.behind(self.call(torch.index_select, vector, 0, self.slots.ids)) if is_tensor(vector) else vector
-            )
+            return self._of_documents(self.documents.vector(found))
         if found == SLOT:
             return self.behind(self.slots.numbers)
         if found in self.looked or isinstance(found, Looked):
@@ -88,13 +86,50 @@ class Places:
                 places = self.call(torch.unsqueeze, places, -1)
             return places
         if found.func in DIVISIONS:
-            return self.documents.divided(found.func, *(self.number(part) for part in found.args))
+            number, by = found.args
+            return self.documents.divided(found.func, self.number(number), self._divisor(by))
         if found.func not in (sympy.Add, sympy.Mul):
             raise Refused("no-rule", f"a coordinate that is {found.func.__name__} of others")
-        own = [part for part in found.args if self._varies(part)]
-        rest = found.func(*(part for part in found.args if not self._varies(part)))
-        parts = [self.number(part) for part in own] + ([] if rest == found.func.identity else [self.number(rest)])
+        if found.func is sympy.Add:
+            parts = self._summands(found)
+        else:
+            own, rest = self._apart(found)
+            parts = [*map(self.number, own), *([] if rest == 1 else [self.number(rest)])]
         return self.documents.folded(OPERATORS[found.func], parts)
+
+    def _apart(self, found: Any) -> tuple[tuple[Any, ...], Any]:
+        """The factors that differ from slot to slot, and the product of the others."""
+        factors = sympy.Mul.make_args(found)
+        own = tuple(part for part in factors if self._varies(part))
+        return own, sympy.Mul(*(part for part in factors if part not in own))
+
+    def _summands(self, found: Any) -> list[Any]:
+        """What a sum adds up: what the documents have the same factors of is added up once for each of them, and not
+        for each of their slots."""
+        weights: dict[tuple[Any, ...], Any] = {}
+        for part in found.args:
+            own, weight = self._apart(part)
+            weights[own] = weights.get(own, 0) + weight
+        parts = []
+        for own, weight in weights.items():
+            numbers = [*map(self.number, own), *([] if own and weight == 1 else [self.number(weight)])]
+            parts.append(self.documents.folded(operator.mul, numbers))
+        return parts
+
+    def _divisor(self, by: Any) -> Any:
+        """A number to divide by: where the documents say it, 0 is replaced once for each of them."""
+        if self._varies(by):
+            return self.documents.not_zero(self.number(by))
+        vector = self.documents.not_zero(self.documents.vector(by))
+        return self._of_documents(vector)
+
+    def _of_documents(self, vector: Any) -> Any:
+        """The entry of its document for every slot; a number that they share as it is."""
+        if not is_tensor(vector):
+            return vector
+        if vector not in self._spread:
+            self._spread[vector] = self.behind(self.call(torch.index_select, vector, 0, self.slots.ids))
+        return self._spread[vector]
 
     def behind(self, slots: fx.Node) -> fx.Node:
         for _ in range(self.rank - 1):

@@ -16,7 +16,7 @@ from packpass.semantics.reductions import PLACED, SCANS
 from passes.ragged_grids import looked
 from passes.ragged_grids.documents import Documents
 from passes.ragged_grids.places import ALL, Places, Slots, slots_of
-from passes.ragged_grids.sizes import SLOT, Free, below, placed
+from passes.ragged_grids.sizes import SLOT, Coordinate, Free, below, placed
 from passes.ragged_grids.terms import (
     OWN_ROWS,
     Applied,
@@ -52,13 +52,15 @@ class KeptSlots(Slots):
     def __init__(self, documents: Documents, name: Any, mask: Term) -> None:
         call = documents.call
         every = Slots(documents, mask.dims[0])
-        sums = documents.ends(Row(documents, every, mask, 0).made())
+        self.every, self.row = every, Row(documents, every, mask, 0)
+        sums = documents.ends(self.row.made())
         self.length, self.going = name, ALL
         self.cu = call(torch.index_select, sums, 0, every.cu)
         self.total = call(_ops.covered_length.default, self.cu)
         wanted = call(torch.arange, self.total, device=documents.device)
-        places = call(torch.searchsorted, sums, wanted, right=True)
-        places = call(torch.sub, places, 1)
+        places = call(_ops.segment_ids.default, sums, self.total)
+        self.places = places
+        """Their numbers among the slots of all documents."""
         self.ids = call(torch.index_select, every.ids, 0, places)
         self.numbers = call(torch.sub, wanted, call(torch.index_select, self.cu, 0, self.ids))
         self.before = call(torch.index_select, every.numbers, 0, places)
@@ -185,9 +187,17 @@ class Row(Places):
     def _kept(self, term: Kept, at: tuple[Any, ...]) -> fx.Node:
         if at[0] != SLOT or not isinstance(self.slots, KeptSlots) or self.slots.length != term.dims[0]:
             raise Refused("no-rule", "slots that were selected are not used in their order")
+        if self.rank == 1 and not term.grad and not term.dtype.is_floating_point:
+            return self._kept_numbers(term, self.slots)
         name = sympy.Symbol(f"before_{self.slots.length}", integer=True)
         self.looked[name] = self.behind(self.slots.before)
         return self.read(term.read, (term.read.of.dims[0], *term.dims[1:]), (name, *at[1:]))
+
+    def _kept_numbers(self, term: Kept, slots: KeptSlots) -> fx.Node:
+        """Integers are worked out for all slots, as the condition needs them mostly, and then picked."""
+        made = slots.row.read(term.read, (term.read.of.dims[0],), (SLOT,))
+        made = self.call("expand", made, (slots.every.total,), method=True)
+        return self.call(torch.index_select, made, 0, slots.places)
 
     def _reduced(self, term: Reduced, at: tuple[Any, ...]) -> fx.Node:
         inner = Row(self.documents, self.slots, term.read.of, 0, self.rank + len(term.over))
@@ -249,9 +259,9 @@ class Row(Places):
         inside = None
         for where, size in term.within:
             place = self.tensor(placed(where, term.dims, at), torch.int64)
-            fits = self.call(
-                torch.logical_and, self.call(operator.ge, place, 0), self.call(operator.lt, place, self.number(size))
-            )
+            fits = self.call(operator.lt, place, self.number(size))
+            if not isinstance(where, Coordinate):
+                fits = self.call(torch.logical_and, self.call(operator.ge, place, 0), fits)
             inside = fits if inside is None else self.call(torch.logical_and, inside, fits)
         assert inside is not None
         out = self._read_inside([inside], term.read, term.dims, at)

@@ -127,6 +127,18 @@ def _is_stride(part: Any) -> bool:
     return factor is not None and not factor.has(*_BOUNDED) and factor.as_coeff_Mul()[0] > 0
 
 
+def multiples(number: Any) -> Any:
+    """The same number, where what is left of one without its remainder is a multiple: ``a - a % b`` is ``a // b * b``.
+    What is padded up to a multiple, or cut down to one, is then seen to be one."""
+    for rest in sorted(number.atoms(Remainder), key=str) if number.is_Add else ():
+        a, b = rest.args
+        weight = number.coeff(rest)
+        joined = sympy.expand(number - weight * rest + weight * (a - Quotient(a, b) * b))
+        if len(sympy.Add.make_args(joined)) < len(number.args):
+            return multiples(joined)
+    return number
+
+
 def product(sizes: Iterable[Any]) -> Any:
     return sympy.expand(sympy.Mul(*sizes))
 
@@ -205,7 +217,7 @@ class Reader:
 
     def expression(self, found: Any) -> Any:
         found = self.real(found)
-        return found if isinstance(found, BooleanFunction) else sympy.expand(found)
+        return found if isinstance(found, BooleanFunction) else multiples(sympy.expand(found))
 
     def real(self, found: Any) -> Any:
         """The expression of a float, whose parts are left in their order; raises `Unknown`."""
@@ -250,6 +262,14 @@ def _in_our_words(found: Any) -> Any:
     args = [_in_our_words(part) for part in found.args]
     ours = _WORDS.get(type(found).__name__)
     return ours(*args) if ours is not None else found.func(*args)
+
+
+def factored(number: Any) -> Any:
+    """A sum as a product, if that takes fewer operations."""
+    if not number.is_Add or len(number.args) < 3 or number.has(sympy.Float, Ratio, Power):
+        return number
+    shorter = sympy.factor(number)
+    return shorter if shorter.count_ops() < number.count_ops() else number
 
 
 # === Coordinates =============================================================================================
