@@ -165,6 +165,27 @@ def test_a_buffer_in_generated_code_is_computed_once() -> None:
         assert re.search(r"empty_strided_cpu\(\(4, ?\)", code), "inlined into what reads it"
 
 
+def test_entries_are_read_by_numbers_that_nobody_looks_at() -> None:
+    with torch.library._scoped_library("packpass_compat", "DEF") as library:
+        library.define("entry(Tensor numbers, Tensor places) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
+        library.impl("entry", lambda numbers, places: numbers[places], "CompositeExplicitAutograd")
+        torch.library.register_fake(
+            "packpass_compat::entry", lambda numbers, places: numbers.new_empty(places.shape), lib=library
+        )
+        op = torch.ops.packpass_compat.entry.default
+        _compat.register_inductor_entries(op)
+        compiled = torch.compile(lambda numbers, places: op(numbers * 2, places) + 1, dynamic=True)
+        with _compat.empty_compile_caches(), _compat.generated_code() as modules:
+            for count in (5, 3, 70):
+                numbers, places = torch.arange(count) * 7, torch.arange(100) % count
+                assert torch.equal(compiled(numbers, places), numbers[places] * 2 + 1)
+            beyond = torch.tensor([-1, 200] * 50)
+            assert torch.equal(compiled(torch.arange(5), beyond), torch.tensor([1, 9] * 50))
+        code = "".join(modules)
+        assert "packpass_compat.entry.default(" not in code
+        assert "index out of bounds" not in code
+
+
 def test_assert_async_raises_at_once_on_the_cpu_with_its_message() -> None:
     _compat.assert_async(torch.tensor(True), "never seen")
     with pytest.raises(RuntimeError, match="a packpass message"):

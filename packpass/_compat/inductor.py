@@ -74,6 +74,29 @@ def register_inductor_buffer(op: Any) -> None:
     register_lowering(op, type_promotion_kind=None)(lower)
 
 
+def register_inductor_entries(op: Any) -> None:
+    """Let Inductor read ``op(numbers, places)``, entries of a vector by their numbers, without code that looks whether
+    a number is negative or beyond the end: what is, reads the first or the last entry."""
+    import torch
+    from torch._inductor import ir
+    from torch._inductor.lowering import register_lowering
+    from torch._inductor.virtualized import ops
+
+    def lower(numbers: Any, places: Any) -> Any:
+        numbers.realize()
+        size, load, place = numbers.get_size()[0], numbers.make_loader(), places.make_loader()
+
+        def entry(at: Any) -> Any:
+            least, most = ops.constant(0, torch.int64), ops.index_expr(size - 1, torch.int64)
+            found = ops.minimum(ops.maximum(place(at), least), most)
+            return load([ops.indirect_indexing(found, size, check=False, wrap_neg=False)])
+
+        device, dtype = numbers.get_device(), numbers.get_dtype()
+        return ir.Pointwise.create(device=device, dtype=dtype, inner_fn=entry, ranges=places.get_size())
+
+    register_lowering(op, type_promotion_kind=None)(lower)
+
+
 def register_inductor_table(op: Any, sizes: Callable[..., list[Any]], entry: Callable[..., Any], dtype: Any) -> None:
     """Let Inductor compute ``op(vector, total, number)`` once per graph, as a buffer that its readers load.
 

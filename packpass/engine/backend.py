@@ -40,6 +40,7 @@ from packpass.engine.numbers_once import read_once
 from packpass.engine.overlap import unless_overlapping
 from packpass.engine.pipeline import Outcome, run_passes
 from packpass.engine.replay import NotReplayable, replay
+from packpass.engine.shorter_code import with_shorter_code
 from packpass.engine.size_names import traced_again
 from packpass.engine.slice_bounds import check_bounds
 from packpass.engine.unasked import without_questions
@@ -242,6 +243,8 @@ def compile_inner(
     read_once(gm.graph)
     without_questions(gm.graph)
     check_by_ops(gm.graph)
+    if settings.inner_backend == "inductor":
+        with_shorter_code(gm.graph)
     gm.recompile()
     if settings.inner_backend == "aot_eager":
         aot_eager = torch._dynamo.lookup_backend("aot_eager")

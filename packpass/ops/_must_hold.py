@@ -1,6 +1,7 @@
-"""``must_hold`` (internal): an assertion of a graph, outside of generated code.
+"""``must_hold`` and ``must_be_some`` (internal): an assertion of a graph, outside of generated code.
 
     assert condition, message
+    assert number > 0, message
 
 In C++ that Inductor generates for several threads an assertion is thrown out of an OpenMP region, which ends the
 process instead of raising.
@@ -22,5 +23,16 @@ def _kernel(condition: Tensor, message: str) -> None:
 must_hold_op = define(
     "must_hold(Tensor condition, str message) -> ()", fake=lambda condition, message: None, kernel=_kernel
 )
-# Without an output it would be dead code to every pass over a graph.
+
+
+def _some_kernel(number: int, message: str) -> None:
+    if number <= 0:
+        raise RuntimeError(message)
+
+
+must_be_some_op = define(
+    "must_be_some(SymInt number, str message) -> ()", fake=lambda number, message: None, kernel=_some_kernel
+)
+# Without an output they would be dead code to every pass over a graph.
 torch.fx.has_side_effect(must_hold_op)
+torch.fx.has_side_effect(must_be_some_op)

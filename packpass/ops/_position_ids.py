@@ -18,9 +18,9 @@ from packpass.ops._library import define
 
 
 def _kernel(cu_seqlens: Tensor, total: int) -> Tensor:
-    starts = torch.cat([cu_seqlens.new_zeros(1), cu_seqlens]).long()
-    start = starts.index_select(0, boundaries_passed(cu_seqlens, total))
-    return torch.arange(total, device=cu_seqlens.device) - start
+    passed = boundaries_passed(cu_seqlens, total)
+    last = cu_seqlens.long().index_select(0, (passed - 1).clamp(min=0))
+    return torch.arange(total, device=cu_seqlens.device) - torch.where(passed > 0, last, 0)
 
 
 def _cpu_kernel(cu_seqlens: Tensor, total: int) -> Tensor:

@@ -16,6 +16,7 @@ from packpass.ops._version import TAG_PREFIX, tag_compile_caches
 NAMES = [
     "all_to_all_group", "moved_blocks", "per_block", "row_of",
     "boundaries_passed", "check_cu_seqlens", "host_check_cu_seqlens", "host_packed_roll", "packed_flip", "packed_roll",
+    "ends", "entries", "must_be_some",
     "must_equal", "must_hold", "narrow_positions", "position_ids", "segment_ids", "window_mask",
     "host_segment_spread", "segment_argmax", "segment_pad", "segment_put", "segment_recurrence", "segment_reduce",
     "segment_cdist", "segment_cdist_backward", "segment_matmul", "segment_median", "segment_pick", "segment_sort",
@@ -90,9 +91,10 @@ def test_check_is_impure_everywhere() -> None:
     for op in (torch.ops.packpass.check_cu_seqlens.default, torch.ops.packpass.host_check_cu_seqlens.default):
         assert graph.call_function(op, (cu, 4)).is_impure()
     assert graph.call_function(torch.ops.packpass.must_hold.default, (cu, "holds")).is_impure()
+    assert graph.call_function(torch.ops.packpass.must_be_some.default, (4, "some")).is_impure()
     graph.output(cu)
     graph.eliminate_dead_code()
-    assert sum(node.op == "call_function" for node in graph.nodes) == 3
+    assert sum(node.op == "call_function" for node in graph.nodes) == 4
 
 
 def test_version_is_in_the_cache_keys() -> None:

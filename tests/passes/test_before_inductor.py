@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, fx
 
 import packpass
 from packpass.decisions.records import Refusal, Rewrite, collecting
+from packpass.engine import backend, shorter_code
 from packpass.engine.numbers_once import read_once
 from packpass.engine.slice_bounds import check_bounds
 from packpass.engine.unasked import without_questions
@@ -202,3 +204,60 @@ def test_infinite_slots_are_as_eager_has_them(keepdim: bool) -> None:
     torch._dynamo.reset()
     cu = torch.tensor([0, 1, 4])
     torch.testing.assert_close(torch.compile(program, backend=packpass.backend)(x, cu), program(x, cu))
+
+
+def test_documents_are_found_and_added_up_in_fewer_words() -> None:
+    """Entries by the number of a slot's document, ends of documents, and that there are documents at all."""
+
+    def program(x: Tensor, grid: Tensor) -> Tensor:
+        parts, start = [], 0
+        for h, w in grid.tolist():
+            parts.append(x[start : start + h * w].view(h, w, -1).transpose(0, 1).reshape(h * w, -1))
+            start += h * w
+        return torch.cat(parts)
+
+    graphs: list[fx.Graph] = []
+    original = shorter_code.with_shorter_code
+
+    def noted(graph: fx.Graph) -> None:
+        original(graph)
+        graphs.append(graph)
+
+    compiled = torch.compile(program, backend=packpass.backend)
+    torch._dynamo.reset()
+    with mock.patch.object(backend, "with_shorter_code", noted):
+        for sizes in ([[2, 3], [4, 1]], [[1, 2], [3, 3], [2, 2]], [[5, 1]]):
+            grid = torch.tensor(sizes)
+            x = torch.randn(int(grid.prod(1).sum()), 3)
+            assert torch.equal(compiled(x, grid), program(x, grid))
+    assert graphs and count(graphs[0], "entries.default") and count(graphs[0], "ends.default")
+    assert not count(graphs[0], "cumsum")
+
+
+def test_a_graph_without_documents_keeps_its_words() -> None:
+    def program(lengths: Tensor, places: Tensor) -> Tensor:
+        return torch.nn.functional.pad(torch.cumsum(lengths, 0), (1, 0)).index_select(0, places)
+
+    graph = captured(program, torch.tensor([1, 2, 3]), torch.tensor([0, 2]))
+    before = str(graph)
+    shorter_code.with_shorter_code(graph)
+    assert str(graph) == before
+
+
+def test_no_document_that_is_long_enough_is_an_error_as_in_eager() -> None:
+    def program(x: Tensor, cu: Tensor) -> Tensor:
+        parts = []
+        for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+            if e - s < 3:
+                continue
+            parts.append(x[s:e] * 2)
+        return torch.cat(parts)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(program, backend=packpass.backend)
+    for lengths in ([2, 3], [5, 1, 4]):
+        x, cu = torch.randn(sum(lengths)), torch.tensor([0, *lengths]).cumsum(0)
+        assert torch.equal(compiled(x, cu), program(x, cu))
+    for call in (program, compiled):
+        with pytest.raises((RuntimeError, ValueError), match="non-empty list"):
+            call(torch.randn(4), torch.tensor([0, 2, 4]))
