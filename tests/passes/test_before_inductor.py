@@ -259,5 +259,19 @@ def test_no_document_that_is_long_enough_is_an_error_as_in_eager() -> None:
         x, cu = torch.randn(sum(lengths)), torch.tensor([0, *lengths]).cumsum(0)
         assert torch.equal(compiled(x, cu), program(x, cu))
     for call in (program, compiled):
-        with pytest.raises((RuntimeError, ValueError), match="non-empty list"):
+        with pytest.raises((RuntimeError, ValueError), match="non-empty list|without entries"):
             call(torch.randn(4), torch.tensor([0, 2, 4]))
+
+
+def test_a_number_that_must_be_some_needs_no_kernel() -> None:
+    def program(count: Tensor, cu: Tensor) -> Tensor:
+        n = count.item()
+        torch._assert_async(torch.scalar_tensor(n > 0), "there is none")
+        return torch.ops.packpass.segment_ids.default(cu, 4) + n
+
+    graph = captured(program, torch.tensor(3), torch.tensor([0, 4]))
+    shorter_code.with_shorter_code(graph)
+    assert count(graph, "must_be_some") and not count(graph, "assert_async") and not count(graph, "scalar_tensor")
+    torch.ops.packpass.must_be_some(1, "there is none")
+    with pytest.raises(RuntimeError, match="there is none"):
+        torch.ops.packpass.must_be_some(0, "there is none")
