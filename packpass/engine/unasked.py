@@ -1,12 +1,16 @@
-"""``logsumexp`` and ``logsigmoid`` of rows of unknown length, without the question whether there is a slot.
+"""``logsumexp``, ``logsigmoid``, ``var`` and ``std`` of rows of unknown length, without the question whether there is a
+slot.
 
-Torch's definition of the one, and of the gradient of the other, asks that first, which fails where only the data says
-how many rows there are. Over features, of which there is one at least, the answer makes no difference to the former:
-the largest is taken from all, and what is left are sums of powers. The latter is ``-softplus(-x)``.
+Torch's definition of the first, and of the gradient of the others, asks that, which fails where only the data says how
+many rows there are. Over features, of which there is one at least, the answer makes no difference to the first: the
+largest is taken from all, and what is left are sums of powers. The second is ``-softplus(-x)``. The variance is made of
+the squares of what differs from the mean; its gradient by way of the mean adds up to 0.
 """
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable
 
 import torch
@@ -67,8 +71,31 @@ def _log_sigmoid(build: Builder, of: Call) -> fx.Node:
     return build.call(torch.neg, build.call(F.softplus, build.call(torch.neg, of.operands[0].node), 1, _EXACT))
 
 
+def _variance(build: Builder, of: Call) -> fx.Node | None:
+    call, x, value = build.call, of.operands[0].node, of.operands[0].value
+    if of.get("dim", default=None) not in (None, [], ()) or len(of.operands) != 1 or not value.is_floating_point():
+        return None
+    unbiased, correction = of.get("unbiased", default=None), of.get("correction", default=None)
+    less = int(unbiased) if isinstance(unbiased, bool) else 1 if correction is None else correction
+    if value.dtype.itemsize < 4:
+        x = call("to", x, torch.float32, method=True)
+    dims = tuple(range(value.dim()))
+    left = call(torch.sub, x, call("detach", call(torch.mean, x, dims, True), method=True))
+    squares = call(torch.sum, call(torch.mul, left, left), dims, bool(of.get("keepdim", default=False)))
+    sizes = [call(torch.ops.aten.sym_size.int, x, d) for d in dims]
+    degrees = call(torch.scalar_tensor, functools.reduce(functools.partial(call, operator.mul), sizes))
+    degrees = call("to", degrees, example(squares).device, example(squares).dtype, method=True)
+    out = call(torch.div, squares, call(torch.clamp, call(torch.sub, degrees, less), min=0))
+    if of.op == "std":  # whose gradient at 0 is 0
+        some = call(torch.gt, out, 0)
+        out = call(torch.where, some, call(torch.sqrt, call(torch.where, some, out, 1)), out)
+    return out if example(out).dtype == value.dtype else call("to", out, value.dtype, method=True)
+
+
 _MADE: dict[str, Callable[[Builder, Call], fx.Node | None]] = {
     "logsumexp": _log_of_powers,
     "logsigmoid": _log_sigmoid,
     "log_sigmoid": _log_sigmoid,
+    "var": _variance,
+    "std": _variance,
 }

@@ -62,7 +62,19 @@ def _pooled(x: Tensor, batch: Tensor) -> Tensor:
     return torch.softmax(out, dim=1)
 
 
-PROGRAMS = (row_to_the_last_boundary, row_to_the_sum_of_lengths, logsumexp_of_documents, log_probabilities)
+def whitened(x: Tensor, cu: Tensor) -> Tensor:
+    """What all documents are together, with a mean of 0 and a variance of 1."""
+    row = torch.cat([x[cu[i] : cu[i + 1]].cumsum(0) for i in range(len(cu) - 1)])
+    return (row - row.mean()) / (row.std() + 1e-6) * row.var(correction=0)
+
+
+PROGRAMS = (
+    row_to_the_last_boundary,
+    row_to_the_sum_of_lengths,
+    logsumexp_of_documents,
+    log_probabilities,
+    whitened,
+)
 
 
 def batch_of(lengths: list[int], seed: int) -> tuple[Tensor, Tensor]:
@@ -275,3 +287,21 @@ def test_a_number_that_must_be_some_needs_no_kernel() -> None:
     torch.ops.packpass.must_be_some(1, "there is none")
     with pytest.raises(RuntimeError, match="there is none"):
         torch.ops.packpass.must_be_some(0, "there is none")
+
+
+def test_the_gradient_of_no_deviation_is_that_of_eager() -> None:
+    """Nothing differs; one slot; no slot: 0, and no number."""
+
+    def program(x: Tensor, cu: Tensor) -> Tensor:
+        row = torch.cat([x[cu[i] : cu[i + 1]] * 2 for i in range(len(cu) - 1)])
+        return row.std() + row.var(unbiased=False)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(program, backend=packpass.backend)
+    for x, lengths in (([2.0, 3.0, 5.0], [2, 1]), ([2.0, 2.0], [1, 1]), ([5.0, 1.0, 1.0], [1, 0]), ([5.0], [0, 0])):
+        cu = torch.tensor([0, *lengths]).cumsum(0)
+        given = [torch.tensor(x, requires_grad=True) for _ in range(2)]
+        made, expected = compiled(given[0], cu), program(given[1], cu)
+        torch.testing.assert_close(made, expected, equal_nan=True)
+        grads = [torch.autograd.grad(out, g)[0] for out, g in zip((made, expected), given, strict=True)]
+        torch.testing.assert_close(*grads, equal_nan=True)
