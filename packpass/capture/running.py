@@ -44,7 +44,7 @@ from packpass.capture.lists import CollectedItems, is_documents, items_of
 from packpass.capture.origins import needed_for
 from packpass.capture.places import contents
 from packpass.capture.state import active, current_frame, restart
-from packpass.capture.tallies import collect, vector
+from packpass.capture.tallies import collect, tally, vector
 from packpass.capture.watch import is_unknown
 
 if TYPE_CHECKING:
@@ -63,6 +63,8 @@ class RunningItems(CollectedItems):
         self._whole: Any = None
         self._shares: list[Any] = []
         """How the number is made that each traced iteration adds, where it adds one."""
+        self._added: list[Any] = []
+        """The number itself, where it is added as it is."""
         self._ends: list[Any] = []
         """The offset (`packpass.capture.offsets`) that each traced iteration has counted on and appended, None if it is
         not known to be one yet."""
@@ -105,6 +107,8 @@ class RunningItems(CollectedItems):
             done.graph.erase_node(done)
         self.values.append([chain[-1][1]])
         self._shares.append(made)
+        if len(chain) == 1 and chain[0][0].target in (operator.add, operator.iadd):
+            self._added.append(chain[0][1])
 
     def go_on(self, numbers: Any) -> None:
         """``extend`` by the numbers that a tensor holds."""
@@ -119,7 +123,11 @@ class RunningItems(CollectedItems):
         tx, made = self.region.tx, self._shares[0]
         same = made is not None and all(other == made for other in self._shares)
         vector = numbers_made(tx, made, self.region.length) if same else None
-        if vector is None or self.region.skips or self.region.ways:
+        if self.region.skips or self.region.ways:
+            raise self.refusal()
+        if vector is None and len(self._added) == len(self.values):  # the size of what a document makes, say
+            vector = tally(self.region, self._added).as_proxy()
+        if vector is None:
             raise self.refusal()
         sums = emit(tx, "cumsum", vector, 0, method=True)
         self.numbers = call(tx, plain.of_tolist, emit(tx, torch.nn.functional.pad, sums.as_proxy(), (1, 0)))

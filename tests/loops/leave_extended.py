@@ -33,3 +33,34 @@ def numbers_between_documents(x: Tensor, cu: Tensor) -> Tensor:
         sums.append(0.5)
         sums.extend(x[s:e].sum(1).tolist())
     return torch.tensor(sums, dtype=x.dtype)
+
+
+@leave("f[T] cu", why="by its length a document counts on, or by a number")
+def ends_by_lengths_or_numbers(x: Tensor, cu: Tensor) -> Tensor:
+    bounds = [0]
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        document = x[s:e]
+        if len(document) > 2:
+            bounds.append(bounds[-1] + len(document))
+        else:
+            bounds.append(bounds[-1] + 1)
+    return torch.tensor(bounds)
+
+
+@leave("f[T] cu", why="what is left of a long document is shorter, by a branch")
+def ends_of_documents_that_are_cut(x: Tensor, cu: Tensor) -> Tensor:
+    bounds = [0]
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        document = x[s:e]
+        if len(document) > 2:
+            document = document[:2]
+        bounds.append(bounds[-1] + len(document))
+    return torch.tensor(bounds)
+
+
+@leave("f[T] cu", why="documents count down")
+def ends_that_count_down(x: Tensor, cu: Tensor) -> Tensor:
+    bounds = [0]
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        bounds.append(bounds[-1] - len(x[s:e][:3]))
+    return torch.tensor(bounds)

@@ -49,3 +49,34 @@ def places_in_long_documents(x: Tensor, cu: Tensor) -> Any:
             continue
         places.extend(torch.arange(s, e).flip(0).tolist())
     return x[torch.tensor(places, dtype=torch.long)] * 2
+
+
+@program("f[T] cu")
+def ends_of_padded_documents(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    """By the length of what each has become."""
+    parts, bounds = [x[:0]], [0]
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        document = torch.nn.functional.pad(x[s:e], (0, -(e - s) % 4))
+        parts.append(document)
+        bounds.append(bounds[-1] + len(document))
+    return torch.cat(parts), torch.tensor(bounds, dtype=torch.int32)
+
+
+@program("f[T] m[T] cu")
+def ends_of_what_a_mask_keeps(x: Tensor, mask: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    parts, bounds = [x[:0]], [0]
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        kept = x[s:e][mask[s:e]]
+        parts.append(kept)
+        bounds.append(bounds[-1] + kept.shape[0])
+    return torch.cat(parts), torch.tensor(bounds)
+
+
+@program("f[T,2] cu")
+def ends_of_every_second_slot(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    parts, bounds = [x[:0]], [0]
+    for i in range(len(cu) - 1):
+        some = x[cu[i] : cu[i + 1]][::2]
+        parts.append(some)
+        bounds.append(bounds[-1] + some.size(0))
+    return torch.cat(parts), torch.tensor(bounds)
