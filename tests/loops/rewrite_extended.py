@@ -62,7 +62,7 @@ def ends_of_padded_documents(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat(parts), torch.tensor(bounds, dtype=torch.int32)
 
 
-@program("f[T] m[T] cu")
+@program("f[T] m[T] cu", depends=False)
 def ends_of_what_a_mask_keeps(x: Tensor, mask: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
     parts, bounds = [x[:0]], [0]
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
