@@ -96,6 +96,5 @@ _MADE: dict[str, Callable[[Builder, Call], fx.Node | None]] = {
     "logsumexp": _log_of_powers,
     "logsigmoid": _log_sigmoid,
     "log_sigmoid": _log_sigmoid,
-    "var": _variance,
-    "std": _variance,
 }
+_MADE.update(dict.fromkeys(("var", "std"), _variance))
