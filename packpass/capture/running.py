@@ -107,8 +107,10 @@ class RunningItems(CollectedItems):
             done.graph.erase_node(done)
         self.values.append([chain[-1][1]])
         self._shares.append(made)
-        if len(chain) == 1 and chain[0][0].target in (operator.add, operator.iadd):
-            self._added.append(chain[0][1])
+        (step, share), *more = chain
+        number = share.meta.get("example_value") if isinstance(share, fx.Node) else share
+        if not more and step.target in (operator.add, operator.iadd) and isinstance(number, (int, torch.SymInt)):
+            self._added.append(share)
 
     def go_on(self, numbers: Any) -> None:
         """``extend`` by the numbers that a tensor holds."""

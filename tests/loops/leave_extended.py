@@ -64,3 +64,19 @@ def ends_that_count_down(x: Tensor, cu: Tensor) -> Tensor:
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
         bounds.append(bounds[-1] - len(x[s:e][:3]))
     return torch.tensor(bounds)
+
+
+@leave("f[T] cu", why="half of a length is no integer")
+def ends_of_halves(x: Tensor, cu: Tensor) -> Tensor:
+    bounds = [0]
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        bounds.append(bounds[-1] + len(x[s:e]) / 2)
+    return torch.tensor(bounds)
+
+
+@leave("f[T] cu", why="the list goes on by numbers that are no integers")
+def sums_of_documents_in_a_list(x: Tensor, cu: Tensor) -> Tensor:
+    bounds = [0]
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        bounds.append(bounds[-1] + x[s:e].sum().item())
+    return torch.tensor(bounds)
