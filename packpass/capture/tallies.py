@@ -185,13 +185,19 @@ def share_of(node: fx.Node, before: Any) -> Any:
         return -second if first is before and type(second) is int else None
     if second is before:
         first, second = second, first
-    return second if first is before and (type(second) is int or isinstance(second, fx.Node)) else None
+    number = second.meta.get("example_value") if isinstance(second, fx.Node) else second
+    return second if first is before and (type(number) is int or isinstance(number, torch.SymInt)) else None
 
 
 def learn_tally(before: Any, after: list[Any]) -> int | None:
     """The first value of a local that may be one; the next trace shows whether it is."""
-    known = all(number(value) is not None or isinstance(value, SymNodeVariable) for value in after)
+    known = all(number(value) is not None or is_integer(value) for value in after)
     return number(before) if known else None
+
+
+def is_integer(value: Any) -> bool:
+    """Is it an integer that depends on data, or a size?"""
+    return isinstance(value, SymNodeVariable) and isinstance(value.sym_num, torch.SymInt)
 
 
 def number(value: Any) -> int | None:

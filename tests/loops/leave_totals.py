@@ -287,3 +287,29 @@ def none_that_loses_its_gradient(p: Tensor, cu: Tensor) -> tuple[Tensor | None, 
         with torch.no_grad():
             total = share if total is None else total + share
     return total, p.sum()
+
+
+@leave("f[T] cu", why="an integer becomes a float with the first document")
+def floats_added_to_an_integer(x: Tensor, cu: Tensor) -> tuple[float, Tensor]:
+    total = 0
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        total += x[s:e].sum().item()
+    return total, x * 2
+
+
+@leave("f[T] cu", why="an integer becomes a float with the first document that is long enough")
+def halves_added_to_an_integer(x: Tensor, cu: Tensor) -> tuple[float, Tensor]:
+    total = 0
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        if e - s > 2:
+            total += len(x[s:e][x[s:e] > 0]) / 2
+    return total, x * 2
+
+
+@leave("f[T] cu", min_len=1, why="means of documents are floats; their number is an integer")
+def means_by_their_number(x: Tensor, cu: Tensor) -> tuple[float, Tensor]:
+    total, count = 0, 0
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        total += x[s:e].sum().item() / 8
+        count += 1
+    return total / max(count, 1), x * 2
