@@ -66,7 +66,7 @@ def rows_put_where_parts_begin(x: Tensor, parts: Tensor) -> Tensor:
     return out
 
 
-@program("f[T,3] cu64", wrap=spans, tail=False)
+@program("f[T,3] cu64", wrap=spans, tail=False, graphs=3)
 def read_from_pairs(x: Tensor, parts: Tensor) -> Tensor:
     out = x * 1
     for i in range(parts.shape[0]):
