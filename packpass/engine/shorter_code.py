@@ -21,6 +21,7 @@ from packpass.ops._library import NAMESPACE
 from packpass.ops._must_hold import must_be_some_op
 from packpass.ops._segment_ids import segment_ids_op
 from packpass.semantics import argument, example, op_name
+from packpass.semantics.effects import effects_of
 
 
 def with_shorter_code(graph: fx.Graph) -> None:
@@ -51,13 +52,13 @@ def _put(graph: fx.Graph, node: fx.Node, target: Any, args: tuple[Any, ...]) -> 
         made = graph.call_function(target, args)
     made.meta = dict(node.meta)
     node.replace_all_uses_with(made)
-    unused = [node]
+    unused = {node: None}
     while unused:
-        old = unused.pop()
-        if not old.users and old not in args and old.op in ("call_function", "call_method"):
-            inputs = old.all_input_nodes
+        old, _ = unused.popitem()
+        goes = old is node or (old.op.startswith("call") and effects_of(old).repeatable)
+        if goes and not old.users and old not in args:
+            unused |= dict.fromkeys(old.all_input_nodes)
             graph.erase_node(old)
-            unused += inputs
 
 
 def _number_of_some(node: fx.Node) -> fx.Node | None:

@@ -18,8 +18,17 @@ import torch.nn.functional as F
 from torch import fx
 
 from packpass._compat import free_unbacked_symbols, statically_known_true
+from packpass._registry import registrar
 from packpass.semantics import Call, call_of, example, op_name
 from packpass.semantics.build import Builder, NotBuilt
+
+Form = Callable[[Builder, Call], "fx.Node | None"]
+_MADE: dict[str, Form] = {}
+"""Op name -> the other form of a call; None if this call has none."""
+
+
+form = registrar(_MADE)
+"""Registers an op under its plain names."""
 
 
 def without_questions(graph: fx.Graph) -> None:
@@ -50,6 +59,7 @@ def _features(call: Call) -> tuple[int, ...] | None:
     return tuple(dims) if dims and known else None
 
 
+@form("logsumexp")
 def _log_of_powers(build: Builder, of: Call) -> fx.Node | None:
     dims, call, x = _features(of), build.call, of.operands[0].node
     if dims is None:
@@ -67,10 +77,12 @@ _EXACT = 80
 """Above it, softplus is what it was given: its powers would soon be infinite."""
 
 
+@form("logsigmoid", "log_sigmoid")
 def _log_sigmoid(build: Builder, of: Call) -> fx.Node:
     return build.call(torch.neg, build.call(F.softplus, build.call(torch.neg, of.operands[0].node), 1, _EXACT))
 
 
+@form("var", "std")
 def _variance(build: Builder, of: Call) -> fx.Node | None:
     call, x, value = build.call, of.operands[0].node, of.operands[0].value
     if of.get("dim", default=None) not in (None, [], ()) or len(of.operands) != 1 or not value.is_floating_point():
@@ -90,11 +102,3 @@ def _variance(build: Builder, of: Call) -> fx.Node | None:
         some = call(torch.gt, out, 0)
         out = call(torch.where, some, call(torch.sqrt, call(torch.where, some, out, 1)), out)
     return out if example(out).dtype == value.dtype else call("to", out, value.dtype, method=True)
-
-
-_MADE: dict[str, Callable[[Builder, Call], fx.Node | None]] = {
-    "logsumexp": _log_of_powers,
-    "logsigmoid": _log_sigmoid,
-    "log_sigmoid": _log_sigmoid,
-}
-_MADE.update(dict.fromkeys(("var", "std"), _variance))

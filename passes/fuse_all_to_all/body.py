@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -95,11 +96,14 @@ class Body:
     def call(self, name: str, arguments: Sequence[Any]) -> Any:
         """The results of a submodule; values of its nodes are forgotten."""
         module: fx.GraphModule = getattr(self.gm, name)
-        outer, exchanged = self.values, self.exchanged
-        self.values, self.exchanged = {}, set()
         self.functions += 1
         try:
-            given = iter(arguments)
+            return self._called(module, iter(arguments))
+        finally:
+            self.functions -= 1
+
+    def _called(self, module: fx.GraphModule, given: Iterator[Any]) -> Any:
+        with self.aside():
             for node in module.graph.nodes:
                 if node.op == "placeholder":
                     value = next(given, UNKNOWN)
@@ -111,10 +115,17 @@ class Body:
                     self.step(node)
                     if node not in self.values and written_inputs(node):
                         raise NotMovement("a function that changes a tensor in place")
+        raise NotMovement("a function without a result")
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """Inside, nothing is known of the body's nodes, and what is learned is forgotten."""
+        outer, exchanged = self.values, self.exchanged
+        self.values, self.exchanged = {}, set()
+        try:
+            yield
         finally:
             self.values, self.exchanged = outer, exchanged
-            self.functions -= 1
-        raise NotMovement("a function without a result")
 
     def _result(self, node: fx.Node) -> Any:
         value = self.tensor(node) if isinstance(example(node), (torch.Tensor, tuple)) else self.scalar(node)

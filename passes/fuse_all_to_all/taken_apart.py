@@ -31,15 +31,12 @@ def moved_by_pieces(body: Body, node: fx.Node) -> Any:
     pieces = expand(node)
     if pieces is None or not pieces.composite:
         return None
-    body.values.update((placeholder, body.tensor(operand)) for placeholder, operand in pieces.inputs)
-    try:
+    values = {placeholder: body.tensor(operand) for placeholder, operand in pieces.inputs}
+    with body.aside():
+        body.values.update(values)
         for piece in pieces.nodes:
             body.step(piece)
         results = tuple(body.tensor(result) for result in pieces.results)
-    finally:
-        for made in (*(placeholder for placeholder, _ in pieces.inputs), *pieces.nodes):
-            body.values.pop(made, None)
-            body.exchanged.discard(made)
     if not all(isinstance(value, Blocks) for value in results):
         raise NotMovement("a part of a call that is not understood")
     return results if pieces.several else results[0]

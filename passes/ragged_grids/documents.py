@@ -95,7 +95,7 @@ class Documents:
             )
         if found.func in DIVISIONS:
             number, by = (self.vector(part) for part in found.args)
-            return self.divided(found.func, number, self.not_zero(by))
+            return self.call(DIVISIONS[found.func], number, self.not_zero(by))
         if found.func not in OPERATORS:
             raise Refused("no-rule", f"a size that is {found.func.__name__} of others")
         parts = [self.vector(part) for part in found.args]
@@ -146,10 +146,6 @@ class Documents:
         if name not in self._vectors:
             self._vectors[name] = self.call(operator.getitem, self.ends_of(length), slice(0, -1))
         return name
-
-    def divided(self, func: Any, a: Any, b: Any) -> Any:
-        """``a // b`` or ``a % b`` of two numbers, or of what `not_zero` made of them."""
-        return self.call(DIVISIONS[func], a, b)
 
     def not_zero(self, number: Any) -> Any:
         """A number to divide by, 1 where it is 0: nobody looks at what comes of it, or a check has failed."""

@@ -31,9 +31,12 @@ class Slots:
     1 for documents that have these slots, and 0 for those that have none in this row."""
 
     def __init__(self, documents: Documents, length: Any, going: Any = ALL) -> None:
+        self._number(documents, length, going, documents.ends_of(sympy.expand(going * length)))
+
+    def _number(self, documents: Documents, length: Any, going: Any, cu: fx.Node) -> None:
+        """``cu``: where the documents begin and end, from 0 on."""
         call = documents.call
-        self.length, self.going = length, going
-        self.cu = documents.ends_of(sympy.expand(going * length))
+        self.length, self.going, self.cu = length, going, cu
         self.total = call(_ops.covered_length.default, self.cu)
         self.ids = call(_ops.segment_ids.default, self.cu, self.total)
         self.numbers = call(_ops.position_ids.default, self.cu, self.total)
@@ -87,7 +90,7 @@ class Places:
             return places
         if found.func in DIVISIONS:
             number, by = found.args
-            return self.documents.divided(found.func, self.number(number), self._divisor(by))
+            return self.call(DIVISIONS[found.func], self.number(number), self._divisor(by))
         if found.func not in (sympy.Add, sympy.Mul):
             raise Refused("no-rule", f"a coordinate that is {found.func.__name__} of others")
         if found.func is sympy.Add:

@@ -54,16 +54,10 @@ class KeptSlots(Slots):
         every = Slots(documents, mask.dims[0])
         self.every, self.row = every, Row(documents, every, mask, 0)
         sums = documents.ends(self.row.made())
-        self.length, self.going = name, ALL
-        self.cu = call(torch.index_select, sums, 0, every.cu)
-        self.total = call(_ops.covered_length.default, self.cu)
-        wanted = call(torch.arange, self.total, device=documents.device)
-        places = call(_ops.segment_ids.default, sums, self.total)
-        self.places = places
+        self._number(documents, name, ALL, call(torch.index_select, sums, 0, every.cu))
+        self.places = call(_ops.segment_ids.default, sums, self.total)
         """Their numbers among the slots of all documents."""
-        self.ids = call(torch.index_select, every.ids, 0, places)
-        self.numbers = call(torch.sub, wanted, call(torch.index_select, self.cu, 0, self.ids))
-        self.before = call(torch.index_select, every.numbers, 0, places)
+        self.before = call(torch.index_select, every.numbers, 0, self.places)
         """The number of the slot among all of its document's."""
         documents.note(name, call(torch.diff, self.cu))
 
