@@ -19,6 +19,7 @@ from packpass.capture import nothing, one_size
 from packpass.capture.dynamo import call, constant, emit, example, size_of
 from packpass.capture.fills import Filled, entries_of
 from packpass.capture.lists import CollectedItems
+from packpass.capture.size_words import size_in_words
 from packpass.capture.state import current_frame, location_of, refuse, restart
 from packpass.capture.watch import is_unknown
 
@@ -93,7 +94,7 @@ def _note_total(items: CollectedItems, collected: Any, at: int) -> None:
     parts = collected.as_proxy().node.all_input_nodes
     if items.lacking:
         return
-    sizes = tuple(str(part.meta["example_value"].shape[at]) for part in parts)
+    sizes = tuple(size_in_words(part, at) for part in parts)
     totals = current_frame().totals.setdefault((items.region.id, sizes), [])
     markers.note_total(example(collected), totals)
 
