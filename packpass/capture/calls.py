@@ -96,7 +96,8 @@ def _array(tx: Any, value: Any) -> Any:
     tensor = running.tensor_of(tx, value)
     if tensor is None:
         return None
-    own = tensor.call_method(tx, "long", [], {}).call_method(tx, "clone", [], {})  # a list does not share its memory
+    own = tensor if example(tensor).is_floating_point() else tensor.call_method(tx, "long", [], {})
+    own = own.call_method(tx, "clone", [], {})  # a list does not share its memory
     return own.call_method(tx, "cpu", [], {}).call_method(tx, "numpy", [], {})
 
 

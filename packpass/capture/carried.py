@@ -19,6 +19,7 @@ from packpass.capture.behind import Behind, Last, begins_alike, learn_behind
 from packpass.capture.by_way import ByWay, GoingByWay, learn_by_way
 from packpass.capture.dynamo import SymNodeVariable
 from packpass.capture.extremes import Extreme, Finding, learn_extreme
+from packpass.capture.float_tallies import Summed, Summing, learn_summed
 from packpass.capture.grown import Grown, Lengthening, Relisting, growing, learn_grown
 from packpass.capture.offsets import Offset, Running, is_looked_at
 from packpass.capture.offsets import learn as learn_offset
@@ -29,7 +30,7 @@ from packpass.capture.watched import Poison
 if TYPE_CHECKING:
     from packpass.capture.region import Region
 
-Learned = Offset | ByWay | Extreme | Behind | Count | Total | Grown | int | SymNodeVariable
+Learned = Offset | ByWay | Extreme | Behind | Count | Total | Summed | Grown | int | SymNodeVariable
 """An int, or what an earlier loop has counted up to: the first value of a number that a branch decides about
 (`packpass.capture.tallies`)."""
 
@@ -48,6 +49,7 @@ def learn(before: dict[str, Any], after: list[dict[str, Any]], region: Region, n
         known = known or learn_total(first, later) or learn_grown(first, later)
         known = known or learn_offset(first, later, region.indices, empty)
         known = known or learn_behind(first, later, region.indices) or learn_extreme(first, later, region)
+        known = known or learn_summed(first, later)
         return learn_tally(first, later) if known is None else known
 
     return {name: of(name) for name in names}
@@ -111,6 +113,8 @@ class Carried:
                 self.names.append(([name], Counting(region, how)))
             elif isinstance(how, (int, SymNodeVariable)):
                 self.names.append(([name], Tally(region, how)))
+            elif isinstance(how, Summed):
+                self.names.append(([name], Summing(region, before[name].realize())))
             elif isinstance(how, Grown):
                 self.names.append(([name], growing(region, how, before[name].realize())))
             else:

@@ -78,6 +78,8 @@ def made_of(node: Any, index: fx.Node, begin: fx.Node) -> Any:
     if not isinstance(node, fx.Node):
         return node if type(node) is int else None
     size = node.meta.get("example_value")
+    if isinstance(size, torch.SymFloat):
+        return None
     if isinstance(size, torch.SymInt) and not free_unbacked_symbols(size):
         return ("size", str(size.node.expr), None)
     if node.target is torch.sym_int:
@@ -98,6 +100,8 @@ def made_of(node: Any, index: fx.Node, begin: fx.Node) -> Any:
 def made_of_tensor(read: Any, index: fx.Node, begin: fx.Node) -> Any:
     """The same of a tensor of one integer: an entry, or the sum or the difference of such."""
     fake = example_of(read)
+    if isinstance(fake, torch.Tensor) and fake.is_floating_point():
+        return None
     wide = isinstance(fake, torch.Tensor) and fake.dtype is torch.int64  # as Python's numbers
     known = ARITHMETIC if wide else _OF_TENSORS
     if isinstance(read, fx.Node) and read.op == "call_function" and read.target in known:

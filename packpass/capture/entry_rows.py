@@ -37,11 +37,11 @@ def as_numbers(region: Region, columns: list[Any], kind: type) -> Any:
 
 
 def as_tensor(region: Region, columns: list[Any] | None, numbers: Any) -> Any:
-    """All numbers as a tensor of integers, the entries of rows along its second dimension; None if there are none."""
+    """All numbers as a tensor, the entries of rows along its second dimension; None if there are none."""
     tx = region.tx
     if columns is None:
-        origin = None if numbers is None else attribute(tx, numbers, "origin")
-        return origin if isinstance(origin, TensorVariable) else None
+        known = [] if numbers is None else [attribute(tx, numbers, name) for name in ("origin", "floats")]
+        return next((origin for origin in known if isinstance(origin, TensorVariable)), None)
     origin = next((column for column in columns if isinstance(column, TensorVariable)), None)
     if origin is None:
         return None

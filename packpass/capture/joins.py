@@ -204,6 +204,10 @@ def total(tx: Any, items: Any = None, start: Any = None) -> Any:
     if numbers is not None:
         added = _of_numbers(tx, plain_numbers.total, numbers)
         return added if start is None else call(tx, operator.add, start, added)
+    floats = _floats(tx, items_of(value)) if value is not None else None
+    if floats is not None:
+        added = tallies.read(tx, floats)
+        return added if start is None else call(tx, operator.add, start, added)
     said = _conditions(items_of(value)) if value is not None else None
     if said is not None:  # how many there are for which it holds
         held = tallies.read(tx, said.call_method(tx, "long", [], {}))
@@ -222,6 +226,18 @@ def total(tx: Any, items: Any = None, start: Any = None) -> Any:
     return either.Either(entries.entries(), made, first) if entries.lacking else made
 
 
+def _floats(tx: Any, items: CollectedItems | None) -> Any:
+    """The vector of a list of floating point numbers, of which there is one at least: without any, ``sum`` is 0."""
+    if items is None or items.numbers is None or not items.region.closed:
+        return None
+    found = attribute(tx, items.numbers, "floats")
+    if not isinstance(found, TensorVariable):
+        return None
+    if not statically_known_true(size_of(items.region.length) >= 1):
+        raise items.refusal()
+    return items.tensor()
+
+
 def extreme(tx: Any, function: Any, items: Any) -> Any:
     """``max(lengths)`` of a list of numbers, of what a generator gives, or ``map``; ``function`` as in `plain`."""
     value = items.realize()
@@ -230,12 +246,20 @@ def extreme(tx: Any, function: Any, items: Any) -> Any:
         value = call(tx, plain.collected, value).realize()
         if items_of(value) is None:
             return call(tx, {plain_numbers.largest: max, plain_numbers.smallest: min}[function], value)
+    floats = _floats(tx, items_of(value))
+    if floats is not None:
+        return call(tx, _OF_FLOATS[function], floats)
     numbers = numbers_in(tx, value)
     if numbers is None and goes_through:  # nothing is left of the generator to look at in another way
         raise _own(value).refusal()
     if numbers is None and is_documents(value) and attribute(tx, value, "calls").as_python_constant():
         numbers = numbers_in(tx, collect(tx, value))
     return None if numbers is None else _of_numbers(tx, function, numbers)
+
+
+_OF_FLOATS = {
+    plain_numbers.largest: plain_numbers.largest_float, plain_numbers.smallest: plain_numbers.smallest_float
+}  # fmt: skip
 
 
 def has_entries(tx: Any, items: Any) -> bool:

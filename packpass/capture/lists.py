@@ -21,6 +21,7 @@ from packpass.capture.dynamo import (
     emit,
 )
 from packpass.capture.fills import Filled, fill_in
+from packpass.capture.float_tallies import float_vector, is_float
 from packpass.capture.rows import Rows, parts_of, rows_of
 from packpass.capture.state import Restart, active, current_frame, refuse
 from packpass.capture.tallies import (
@@ -98,7 +99,7 @@ class CollectedItems(list[Any]):
             raise self._refuse_count()
         value = message_lists.complete(region.tx, widths.as_numbers(region.tx, value.realize()), self._waits)
         known = isinstance(value, (TensorVariable, SymNodeVariable, Every)) or nothing.says_nothing(value)
-        known = known or message_lists.is_message(value)
+        known = known or message_lists.is_message(value) or is_float(value)
         known = known or by_way.kind(value) is not None  # of an offset, as the first trace sees it, or of a branch
         if not known and row_of(value) is None and parts_of(region.tx, value) is None:
             raise self._refuse_entry(value)
@@ -195,13 +196,15 @@ class CollectedItems(list[Any]):
         if self.each == 1 and not region.skips and (parts := rows_of(self, made)) is not None:
             self.rows = parts
             return
-        numbers = (vector(region, made) or by_way.vector(region, made)) if self.each == 1 and not region.skips else None
+        make = (vector, by_way.vector, float_vector) if self.each == 1 and not region.skips else ()
+        numbers = next((found for found in (of(region, made) for of in make) if found is not None), None)
         if numbers is None:
             raise self._refuse_entry(made[0])
         if numbers.dtype is torch.bool:
             self.conditions = numbers
         else:
-            self.numbers = call(region.tx, plain.of_tolist, numbers)
+            listed = plain.of_floats if numbers.dtype.is_floating_point else plain.of_tolist
+            self.numbers = call(region.tx, listed, numbers)
 
     def present(self) -> Any:
         """int64 ``[documents]``: how many entries of the list each document has left, where it lacks some."""
@@ -229,8 +232,7 @@ class CollectedItems(list[Any]):
         return length if self.each == 1 else call(self.region.tx, operator.mul, length, constant(self.each))
 
     def tensor(self) -> Any:
-        """All numbers as a tensor of integers, the entries of rows along its second dimension; None if there are
-        none."""
+        """All numbers as a tensor, the entries of rows along its second dimension; None if there are none."""
         self._check_alone()
         if self.listed is not None:
             return self.listed.tensor()

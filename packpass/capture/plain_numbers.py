@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any
 
 import torch
@@ -23,6 +24,19 @@ def largest(documents: Any) -> Any:
 def smallest(documents: Any) -> Any:
     """``min(numbers)``."""
     return documents.origin.min().item()
+
+
+def largest_float(numbers: Any) -> Any:
+    """``max(numbers)`` of a list of floating point numbers: NaN is larger than nothing, and nothing is larger than a
+    NaN that comes first."""
+    first = numbers[:1]
+    return torch.where(first.isnan(), first, torch.where(numbers.isnan(), -math.inf, numbers)).max().item()
+
+
+def smallest_float(numbers: Any) -> Any:
+    """``min(numbers)`` of such a list."""
+    first = numbers[:1]
+    return torch.where(first.isnan(), first, torch.where(numbers.isnan(), math.inf, numbers)).min().item()
 
 
 def of_accumulate(numbers: Any, initial: Any) -> Any:
