@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from packpass.semantics import example
-from passes.document_loops.boundaries import element
+from passes.document_loops.boundaries import element, running_sums
 from passes.document_loops.elsewhere import anywhere, elsewhere
 from passes.document_loops.indices import constant_entry, expand_index, through_constants
 from passes.document_loops.inner import inner, other_documents
@@ -48,6 +48,10 @@ def window_of(machine: Machine, start: Any, stop: Any, node: fx.Node, edges: boo
     (a, front), (b, back) = s, e
     if (a.of, a.k) == (b.of, b.k):
         return _at_one_end(machine, a, front, back, node, edges)
+    summed = running_sums(a, b, node) if not front and not back else None
+    if summed is not None:
+        machine.use((summed, 0), node)
+        return FULL
     if a.of != b.of or a.k + 1 != b.k or front < 0 or back > 0:
         raise Refused("not-a-segment", "a slice reaches beyond one document", node)
     machine.use((a.of, a.k), node)
