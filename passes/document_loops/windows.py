@@ -29,10 +29,13 @@ from passes.document_loops.terms import DocRow, Outside, Roll
 from passes.refused import Refused
 
 
-def window_of(machine: Machine, start: Any, stop: Any, node: fx.Node, edges: bool = False) -> Any:
+def window_of(
+    machine: Machine, start: Any, stop: Any, node: fx.Node, edges: bool = False, squares: bool = False
+) -> Any:
     """The document window ``[start, stop)`` of an outer tensor, or None if it does not depend on the document.
 
-    ``edges``: the one slot at a boundary, which is another document's if this one has none, is "first" or "last"."""
+    ``edges``: the one slot at a boundary, which is another document's if this one has none, is "first" or "last".
+    ``squares``: nothing but squares is cut, so that documents lie nowhere else (`elsewhere`)."""
     low = machine.affine(start) if start is not None else Affine.of(0)
     high = machine.affine(stop) if stop is not None else None
     if low is None or (stop is not None and high is None):
@@ -48,7 +51,7 @@ def window_of(machine: Machine, start: Any, stop: Any, node: fx.Node, edges: boo
     (a, front), (b, back) = s, e
     if (a.of, a.k) == (b.of, b.k):
         return _at_one_end(machine, a, front, back, node, edges)
-    summed = running_sums(a, b, node) if not front and not back else None
+    summed = running_sums(a, b, node) if squares and not front and not back else None
     if summed is not None:
         machine.use((summed, 0), node)
         return FULL
