@@ -46,6 +46,13 @@ def of_accumulate(numbers: Any, initial: Any) -> Any:
     return Once(sums.size(0), lambda i: sums[i].item(), itertools.accumulate, False, sums)
 
 
+def of_cut(numbers: Any) -> Any:
+    """The entries of such a list without its first or last ones, as a tensor."""
+    entries, first, last = numbers.cut
+    entries = entries[first:] if first else entries
+    return entries[:-last] if last else entries
+
+
 def in_front(numbers: Any, more: Any) -> Any:
     """``[0] + numbers``, of the ``tolist()`` of a tensor, or of such a list without its first or last entry."""
     entries, first, last = numbers.cut or (numbers.origin, 0, 0)

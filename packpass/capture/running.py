@@ -323,5 +323,10 @@ def tensor_of(tx: Any, value: Any) -> Any:
 
 def _origin(tx: Any, value: Any) -> Any:
     """The tensor whose entries are the numbers of a sequence over documents."""
-    origin = attribute(tx, value, "origin") if is_documents(value) else None
-    return origin if isinstance(origin, TensorVariable) else None
+    if not is_documents(value):
+        return None
+    origin, cut = attribute(tx, value, "origin"), attribute(tx, value, "cut")
+    if isinstance(origin, TensorVariable):
+        return origin
+    whole = cut.is_python_constant() and cut.as_python_constant() is None
+    return None if whole else call(tx, plain_numbers.of_cut, value)

@@ -1,9 +1,10 @@
-"""``segment_sort``, ``segment_pick``, ``segment_median`` (internal): each document's slots in order of their values.
+"""``segment_sort``, ``segment_pick``, ``segment_topk``, ``segment_median`` (internal): slots in order of their values.
 
     values, positions = x.clone(), zeros(x.shape)
     for d, (start, stop) in enumerate(pairwise(cu_seqlens)):
         values[start:stop], positions[start:stop] = sort(x[start:stop], 0)
         picked[d] = topk(x[start:stop], k).indices      # or the one index of kthvalue, median, nanmedian
+        best[start : start + counts[d]] = topk(x[start:stop], counts[d]).indices
         middle[d] = median(x[start:stop])               # or nanmedian, of a row without other dimensions
 
 Positions count from the document's start. Where several slots are equal, torch's own choice on the CPU is neither the
@@ -158,6 +159,33 @@ segment_pick_op = define(
     fake=_pick_fake,
     kernel=_pick_kernel,
     cpu_kernel=_pick_cpu,
+)
+
+# === As many slots as a document asks for ====================================================================
+
+
+def _topk_kernel(x: Tensor, cu_seqlens: Tensor, counts: Tensor, largest: bool, in_order: bool) -> Tensor:
+    return _order(x, cu_seqlens, largest).positions.clone()
+
+
+def _topk_cpu(x: Tensor, cu_seqlens: Tensor, counts: Tensor, largest: bool, in_order: bool) -> Tensor:
+    out, numbers = _topk_fake(x, cu_seqlens, counts, largest, in_order).zero_(), counts.tolist()
+    for document, start, length in _parts(cu_seqlens):
+        k = min(max(numbers[document], 0), length)
+        found = torch.topk(x.narrow(0, start, length), k, 0, largest, in_order)
+        out.narrow(0, start, k).copy_(found.indices)
+    return out
+
+
+def _topk_fake(x: Tensor, cu_seqlens: Tensor, counts: Tensor, largest: bool, in_order: bool) -> Tensor:
+    return torch.empty_like(x, dtype=torch.int64, memory_format=torch.contiguous_format)
+
+
+segment_topk_op = define(
+    "segment_topk(Tensor x, Tensor cu_seqlens, Tensor counts, bool largest, bool in_order) -> Tensor",
+    fake=_topk_fake,
+    kernel=_topk_kernel,
+    cpu_kernel=_topk_cpu,
 )
 
 # === The median of everything ================================================================================

@@ -36,6 +36,8 @@ from packpass.semantics.meaning import (
 FAMILY = "indexing"
 TURNING = ("flip", "fliplr", "flipud")
 """What turns rows round."""
+BINNING = frozenset({"index_add", "index_reduce", "scatter_add", "scatter_reduce"})
+"""What puts slots together that have the same number."""
 SPLITTING = frozenset({"chunk", "split", "split_with_sizes", "tensor_split", "unbind"})
 """Parts of one axis, side by side."""
 TAKING = frozenset({"getitem", "select", "narrow"})

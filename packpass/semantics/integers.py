@@ -26,6 +26,17 @@ ROW_BITS, SIDE_BITS = 24, 16
 more than 65,536 patches each."""
 
 
+ROUNDING = {
+    "sym_int": "trunc",
+    "math.trunc": "trunc",
+    "math.floor": "floor",
+    "math.ceil": "ceil",
+    "builtins.round": "round",
+    "__round__": "round",
+}
+"""What makes a whole number of a float, by the function of torch that rounds as it does."""
+
+
 class Sum(Protocol):
     """Of things counted and a constant."""
 

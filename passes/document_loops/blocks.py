@@ -144,7 +144,7 @@ def write_block(machine: Machine, node: fx.Node, base: fx.Node, index: Any, valu
     cuts = [d for d, entry in enumerate(entries) if isinstance(entry, slice) and _depends(entry)]
     if len(cuts) != 2 or any(entries[d].step not in (None, 1) for d in cuts):
         return False
-    windows = [window_of(machine, entries[d].start, entries[d].stop, node) for d in cuts]
+    windows = [window_of(machine, entries[d].start, entries[d].stop, node, squares=True) for d in cuts]
     rest = [entry for d, entry in enumerate(entries) if d not in cuts]
     if windows != [FULL, FULL] or not all(constant_entry(machine, entry) for entry in rest):
         raise Refused("two-packed-dims", "two dimensions are cut by boundaries in different ways in one index", node)

@@ -231,6 +231,50 @@ def summed_up(machine: Machine, lengths: fx.Node, node: fx.Node) -> fx.Node | No
     return None
 
 
+def running_sums(low: Bound, high: Bound, node: fx.Node) -> Boundaries | None:
+    """The documents of a vector of lengths, where one number is an entry of what these sum up to (``ends``), and the
+    other one the same entry of ``ends - lengths``, or of the sums of the lengths behind a 0."""
+    if low.k or high.k or low.of.lengths or high.of.lengths:
+        return None
+    starts, ends = low.of.node, high.of.node
+    lengths = _summed(ends)
+    if lengths is None or any(mutated_after(v.graph, v, v.next, node) for v in (starts, ends, lengths)):
+        return None
+    if any(not statically_known_true(example(v).shape[0] == example(lengths).shape[0]) for v in (starts, ends)):
+        return None
+    before = _summed(starts)
+    shifted = (
+        before is not None
+        and _is_behind_zero(before, lengths)
+        and not mutated_after(before.graph, before, before.next, node)
+    )
+    call = call_of(starts) if name_of_target(starts.target) == "sub" else None
+    if call is not None and call.arguments.get("alpha", 1) == 1:
+        sides = [call.arguments.get(name) for name in ("input", "other")]
+        roots = [boundary_vector(side)[:2] if isinstance(side, fx.Node) else None for side in sides]
+        shifted = roots == [(ends, 0), (lengths, 0)]
+    return Boundaries(lengths, lengths=True) if shifted else None
+
+
+def _summed(sums: fx.Node) -> fx.Node | None:
+    """The vector of integers that these are the running sums of."""
+    call = call_of(sums) if name_of_target(sums.target) == "cumsum" else None
+    given = None if call is None else call.arguments.get("input")
+    whole = isinstance(given, fx.Node) and example(given).dim() == 1 and not example(given).is_floating_point()
+    if call is None or not whole or call.arguments.get("dim") not in (0, -1) or example(sums).dtype is not torch.int64:
+        return None
+    root, offset, _ = boundary_vector(given)  # type: ignore[arg-type]
+    return None if offset else root
+
+
+def _is_behind_zero(vector: fx.Node, lengths: fx.Node) -> bool:
+    """Is it a 0, and behind it these lengths, up to where it ends?"""
+    for given in vector.all_input_nodes:
+        if _from_zero(vector, given) is vector and boundary_vector(given)[:2] == (lengths, 0):
+            return True
+    return False
+
+
 def _zero_in_front(machine: Machine, ends: fx.Node, node: fx.Node) -> tuple[fx.Node, int] | None:
     """``(cu, k)`` if a program has put a 0 in front of where documents end: in front of ``ends[k:]``."""
     for user in ends.users:

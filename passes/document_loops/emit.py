@@ -24,6 +24,7 @@ from passes.document_loops.integers import (
     Derived,
     Invariant,
     Reach,
+    Share,
     Window,
     broadcast,
     place,
@@ -307,9 +308,11 @@ class Emitter:
         return total
 
     def _derived(self, function: Any, args: list[Any]) -> fx.Node:
-        """A quotient or remainder, the smaller or larger of two numbers, or a place of every document."""
+        """A quotient or remainder, a share, the smaller or larger of two numbers, or a place of every document."""
         if function in (place, broadcast):
             return emit_documents.OF_NUMBERS[function](self, *args)
+        if isinstance(function, Share):
+            return emit_documents.share_of(self, function, *args)
         if function not in (min, max):
             return self.call(function, *args)
         args.sort(key=lambda arg: not (isinstance(arg, fx.Node) and isinstance(example(arg), torch.Tensor)))

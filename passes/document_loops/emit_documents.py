@@ -12,7 +12,7 @@ from torch import fx
 from packpass import markers
 from packpass._compat import statically_known_true
 from packpass.semantics import example
-from passes.document_loops.integers import FULL, Affine, Bound, Condition, Reach, broadcast, place
+from passes.document_loops.integers import FULL, Affine, Bound, Condition, Reach, Share, broadcast, place
 from passes.document_loops.terms import (
     ArgReduce,
     Attention,
@@ -130,6 +130,18 @@ def place_of(emitter: Emitter, bound: Any, extent: Any) -> Any:
 def _broadcast_of(emitter: Emitter, one: Any, other: Any) -> fx.Node:
     """How many slots two lengths make together, of every document."""
     return emitter.call(torch.where, emitter.call(operator.eq, one, 1), other, one)
+
+
+def share_of(emitter: Emitter, share: Share, numbers: fx.Node) -> fx.Node:
+    """A share of a number of every document, as Python computes it, in the dtype of the numbers."""
+    made = emitter.call("to", numbers, torch.float64, method=True)
+    for divides, by in share.steps:
+        # By a tensor: some kernels multiply by the reciprocal of a number, which is rounded.
+        other: Any = emitter.call(torch.full_like, made, by) if divides else by
+        made = emitter.call(torch.div if divides else torch.mul, made, other)
+    made = emitter.call(getattr(torch, share.how), made)
+    result: fx.Node = emitter.call("to", made, example(numbers).dtype, method=True)
+    return result
 
 
 OF_NUMBERS = {place: place_of, broadcast: _broadcast_of}

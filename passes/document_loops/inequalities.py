@@ -7,7 +7,7 @@ import operator
 from collections.abc import Iterator
 from fractions import Fraction
 
-from passes.document_loops.integers import Affine, Atom, Bound, Boundaries, Derived, Index, place
+from passes.document_loops.integers import Affine, Atom, Bound, Boundaries, Derived, Index, Share, place
 
 Linear = tuple[dict[Atom, Fraction], Fraction]
 
@@ -74,6 +74,22 @@ def never_negative(value: Affine) -> bool:
     return value.const >= 0 and all(count > 0 and certain(atom) for atom, count in value.atoms)
 
 
+def without_slots(value: Affine) -> int | None:
+    """What a number made of one vector of boundaries is where a document ends where it begins; None if not certain."""
+    total, ends = value.const, 0
+    for atom, count in value.atoms:
+        if isinstance(atom, Bound):
+            ends += count
+        elif isinstance(atom, Derived) and atom.function in (operator.floordiv, operator.mod, min, max, place):
+            args = [without_slots(arg) for arg in atom.args]
+            if None in args:
+                return None
+            total += count * atom.function(*args)
+        elif not isinstance(atom, Derived) or not isinstance(atom.function, Share) or without_slots(atom.args[0]) != 0:
+            return None
+    return None if ends else total
+
+
 def _place(entry: tuple[Bound, Fraction]) -> int:
     return entry[0].k
 
@@ -127,6 +143,13 @@ def _of_derived(atom: Derived, count: Fraction, length: Affine) -> Iterator[Line
             yield _scaled((atoms, const - (by - 1)), count / by)
         if at_most(Affine(), first, length) or counts_from_the_start(first):
             yield {}, Fraction(0)
+        return
+    if isinstance(atom.function, Share):
+        if at_most(Affine(), first, length) or counts_from_the_start(first):
+            if count > 0:
+                yield {}, Fraction(0)
+            elif atom.function.shrinks:
+                yield from (_scaled(linear, count) for linear in _above(first, length))
         return
     if atom.function is place:
         if count < 0:

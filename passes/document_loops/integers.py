@@ -58,10 +58,25 @@ def broadcast(one: int, other: int) -> int:
 class Derived:
     """``function(*args)`` of integers of the document: a quotient or remainder by a positive constant, the smaller or
     larger of two, the place that a bound of a slice stands for, the slots that two lengths make, the document's number
-    times a size."""
+    times a size, a `Share`."""
 
     function: Any
     args: tuple[Affine, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Share:
+    """A function of `Derived`: multiplied by some numbers and divided by others, in this order, and rounded as the
+    function ``how`` of torch does it."""
+
+    how: str
+    steps: tuple[tuple[bool, float], ...]
+    """Is it a division, and by what (more than 0)?"""
+
+    @property
+    def shrinks(self) -> bool:
+        """Is it no more than the number itself, if that is not negative?"""
+        return all(by >= 1 if divides else by <= 1 for divides, by in self.steps)
 
 
 Atom = Bound | Index | Invariant | Derived

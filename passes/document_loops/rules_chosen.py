@@ -33,6 +33,7 @@ from passes.document_loops.indices import through_constants
 from passes.document_loops.integers import FULL, Affine, Reach
 from passes.document_loops.machine import Document, Machine, Number, Segment, Slot, selection
 from passes.document_loops.op_names import label
+from passes.document_loops.rates import share
 from passes.document_loops.row_slots import slot_of_row
 from passes.document_loops.rules import documents, shared_number
 from passes.document_loops.rules_documents import constant_part
@@ -73,6 +74,9 @@ def _number(machine: Machine, node: fx.Node) -> Any:
     assert isinstance(node.args[0], fx.Node)
     term = as_term(machine, node.args[0], node)
     if isinstance(value, Number):
+        rounded = share(machine, node)
+        if rounded is not None:
+            return rounded
         return value if not isinstance(example(node.args[0]), (float, torch.SymFloat)) else shared_number(machine, node)
     if not isinstance(fake, torch.Tensor):
         return shared_number(machine, node)

@@ -58,6 +58,7 @@ from passes.document_loops.machine import (
 from passes.document_loops.op_names import label, name_of, unshadowed
 from passes.document_loops.own_parts import replace
 from passes.document_loops.own_weights import own_layer
+from passes.document_loops.rates import of_numbers
 from passes.document_loops.row_slots import numbered_slot, write_spot
 from passes.document_loops.row_windows import window_of_row
 from passes.document_loops.rules import DOCUMENTS, documents, is_elementwise
@@ -74,7 +75,7 @@ def _any(machine: Machine, node: fx.Node) -> Any:
     if name in DOCUMENTS:
         return DOCUMENTS[name](machine, node)
     if not isinstance(example(node), (torch.Tensor, tuple, list)):
-        return number(machine, node, name)
+        return of_numbers(machine, node, name)
     if op_of(node) == "to" and is_per_document(machine.value(node.args[0])):
         return reinterpreted(machine, node)
     if is_elementwise(node):

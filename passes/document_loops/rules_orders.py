@@ -3,8 +3,8 @@
 Where slots are equal, eager's choice between them is torch's own; on the CPU the packed ops make the same one. On other
 devices only what does not depend on it is rewritten.
 
-Does not handle: parts of documents, ``topk`` that is not sorted, several quantiles at once, medians of all numbers of a
-document of integers.
+Does not handle: parts of documents but for sorts of whole numbers, ``topk`` that is not sorted where all documents have
+as many slots picked, several quantiles at once, medians of all numbers of a document of integers.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from torch import fx
 from packpass.semantics import example
 from passes.document_loops.documents import document, require_slots
 from passes.document_loops.emit_documents import _flattened
-from passes.document_loops.integers import FULL
+from passes.document_loops.integers import FULL, Window
 from passes.document_loops.machine import OPAQUE, Machine, Segment
 from passes.document_loops.op_names import label, name_of
 from passes.document_loops.rules import bound_arguments, outside_call, rule
+from passes.document_loops.rules_best import best, holds_positions, in_front
 from passes.document_loops.rules_reductions import Over, over
 from passes.document_loops.terms import Apply, Take, Term
 from passes.refused import Refused
@@ -116,10 +117,10 @@ class Median(Term):
         return made
 
 
-def _whole(machine: Machine, node: fx.Node, dims: Any, keepdim: Any = False) -> Over | None:
-    """The packed dimension of a whole document; None for a tensor from outside."""
+def _whole(machine: Machine, node: fx.Node, dims: Any, keepdim: Any = False, parts: bool = False) -> Over | None:
+    """The packed dimension of a whole document (of a part of one, if told so); None for a tensor from outside."""
     found = over(machine, node, dims, keepdim)
-    if found is not None and found.segment.window != FULL:
+    if found is not None and found.segment.window != FULL and not parts:
         raise Refused("no-rule", f"{label(node)} of a part of a document has no rule", node)
     return found
 
@@ -135,27 +136,27 @@ def _as_torch_chooses(found: Over, stable: bool = False) -> bool:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Reordered(Term):
-    """Each document's slots in the order that ``order`` has for it, positions from its start on."""
+    """Each document's slots in the order that ``order`` has for it, positions from its start on, on ``window``."""
 
     of: Term
     order: Term
+    window: Window
     dim: int
 
     def emit(self, emitter: Any) -> fx.Node:
         """The row, by one index; slots outside of documents stay where they are."""
         row = emitter.node(self.of)
         device = example(row).device
-        at = emitter.once((Reordered, self.order, device), lambda: _places_in_order(emitter, self.order, device))
+        at = emitter.once((Reordered, self.order, self.window, device), lambda: self._places(emitter, device))
         made: fx.Node = emitter.call(torch.index_select, row, self.dim, at)
         return made
 
-
-def _places_in_order(emitter: Any, order: Term, device: torch.device) -> fx.Node:
-    own = emitter.call(torch.arange, emitter.total, device=device)
-    within = emitter.call(_ops.position_ids.default, emitter.on(emitter.cu, device), emitter.total)
-    at = emitter.call(operator.add, emitter.call(operator.sub, own, within), emitter.node(order))
-    made: fx.Node = emitter.call(torch.where, emitter.on(emitter.mask(FULL), device), at, own)
-    return made
+    def _places(self, emitter: Any, device: torch.device) -> fx.Node:
+        own = emitter.call(torch.arange, emitter.total, device=device)
+        within = emitter.call(_ops.position_ids.default, emitter.on(emitter.cu, device), emitter.total)
+        at = emitter.call(operator.add, emitter.call(operator.sub, own, within), emitter.node(self.order))
+        made: fx.Node = emitter.call(torch.where, emitter.on(emitter.mask(self.window), device), at, own)
+        return made
 
 
 def reordered(machine: Machine, node: fx.Node, value: Any, index: Any) -> Any:
@@ -163,14 +164,14 @@ def reordered(machine: Machine, node: fx.Node, value: Any, index: Any) -> Any:
     order = machine.value(index) if isinstance(index, fx.Node) else None
     if not isinstance(order, Segment) or not isinstance(value, Segment) or order.rank != 1:
         return None
-    whole = all(v.window == FULL and v.store.exact for v in (order, value))
+    whole = all(v.store.exact for v in (order, value)) and value.window == FULL
     if not whole or value.dim != -value.rank:
         return None
     term: Any = machine.read(order, node)
-    sorts = isinstance(term, Apply) and term.target is operator.getitem and isinstance(term.args[0], Sorted)
-    if not sorts or term.args[1] != 1 or term.args[0].others:
+    if not holds_positions(term, Sorted):
         return None
-    return machine.fresh(machine.intern(Reordered(machine.read(value, node), term, value.dim)), value.rank)
+    moved = machine.intern(Reordered(machine.read(value, node), term, order.window, value.dim))
+    return machine.fresh(moved, value.rank, order.window)
 
 
 # === Sorts ===================================================================================================
@@ -179,7 +180,7 @@ def reordered(machine: Machine, node: fx.Node, value: Any, index: Any) -> Any:
 @rule("sort", "msort")
 def _sort(machine: Machine, node: fx.Node) -> Any:
     name, given = name_of(node), bound_arguments(node)
-    found = _whole(machine, node, 0 if name == "msort" else given.get("dim", -1))
+    found = _whole(machine, node, 0 if name == "msort" else given.get("dim", -1), parts=True)
     if found is None:
         return outside_call(machine, node)
     values, positions = _in_order(machine, found, given)
@@ -189,7 +190,7 @@ def _sort(machine: Machine, node: fx.Node) -> Any:
 @rule("argsort")
 def _argsort(machine: Machine, node: fx.Node) -> Any:
     given = bound_arguments(node)
-    found = _whole(machine, node, given.get("dim", -1))
+    found = _whole(machine, node, given.get("dim", -1), parts=True)
     if found is None:
         return outside_call(machine, node)
     positions = _in_order(machine, found, given)[1]
@@ -200,11 +201,17 @@ def _argsort(machine: Machine, node: fx.Node) -> Any:
 
 def _in_order(machine: Machine, found: Over, given: dict[str, Any]) -> tuple[Any, Any]:
     descending, stable = bool(given.get("descending")), bool(given.get("stable"))
-    told = _as_torch_chooses(found, stable)
-    segment = found.segment
-    term = machine.intern(Sorted(found.term, descending, stable, segment.dim))
+    segment, of, window = found.segment, found.term, FULL
+    if segment.window == FULL:
+        told = _as_torch_chooses(found, stable)
+    else:
+        front = in_front(machine, segment, found.term, found.dtype, descending)
+        if front is None:
+            raise Refused("no-rule", f"{label(found.node)} of a part of a document has no rule", found.node)
+        told, (of, window) = False, front  # of equal slots torch may choose others in so many
+    term = machine.intern(Sorted(of, descending, stable, segment.dim))
     parts = [machine.intern(Apply(operator.getitem, False, (term, i), (), segment.dim)) for i in (0, 1)]
-    values, positions = (machine.fresh(part, segment.rank) for part in parts)
+    values, positions = (machine.fresh(part, segment.rank, window) for part in parts)
     return values, positions if told else OPAQUE
 
 
@@ -218,6 +225,12 @@ def _topk(machine: Machine, node: fx.Node) -> Any:
     found = _whole(machine, node, given.get("dim", -1))
     if found is None:
         return outside_call(machine, node)
+    picked = best(machine, node, found, given) if isinstance(k, fx.Node) else None
+    if picked is not None:
+        told = _as_torch_chooses(found)
+        values = machine.intern(Reordered(found.term, *picked, found.segment.dim))
+        both = [machine.fresh(term, found.segment.rank, picked[1]) for term in (values, picked[0])]
+        return both[0], both[1] if told else OPAQUE
     if type(k) is not int or k < 1 or given.get("sorted", True) is not True:
         raise Refused("no-rule", f"this {label(node)} has no rule", node)
     require_slots(machine, FULL, k, f"{label(node)} of a document with fewer slots")

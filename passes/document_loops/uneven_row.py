@@ -18,6 +18,7 @@ from torch import fx
 
 from packpass.semantics import example
 from passes.document_loops import emit_documents
+from passes.document_loops.inequalities import without_slots
 from passes.document_loops.integers import Affine, Reach
 from passes.document_loops.terms import DocRow, Outside, Term
 
@@ -225,7 +226,8 @@ class Uneven(Term):
         if (
             not self.reach.misses_slots
             and part.each is Each.SLOTS
-            and all(bound.of == emitter.boundaries for bound in slots.bounds())  # 0 in the last entry
+            and all(bound.of == emitter.boundaries for bound in slots.bounds())
+            and without_slots(slots) == 0  # the last entry
             and isinstance(length, fx.Node)
             and isinstance(example(length), torch.Tensor)
         ):

@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from packpass.semantics import example
-from passes.document_loops.boundaries import element
+from passes.document_loops.boundaries import element, running_sums
 from passes.document_loops.elsewhere import anywhere, elsewhere
 from passes.document_loops.indices import constant_entry, expand_index, through_constants
 from passes.document_loops.inner import inner, other_documents
@@ -29,10 +29,13 @@ from passes.document_loops.terms import DocRow, Outside, Roll
 from passes.refused import Refused
 
 
-def window_of(machine: Machine, start: Any, stop: Any, node: fx.Node, edges: bool = False) -> Any:
+def window_of(
+    machine: Machine, start: Any, stop: Any, node: fx.Node, edges: bool = False, squares: bool = False
+) -> Any:
     """The document window ``[start, stop)`` of an outer tensor, or None if it does not depend on the document.
 
-    ``edges``: the one slot at a boundary, which is another document's if this one has none, is "first" or "last"."""
+    ``edges``: the one slot at a boundary, which is another document's if this one has none, is "first" or "last".
+    ``squares``: nothing but squares is cut, so that documents lie nowhere else (`elsewhere`)."""
     low = machine.affine(start) if start is not None else Affine.of(0)
     high = machine.affine(stop) if stop is not None else None
     if low is None or (stop is not None and high is None):
@@ -48,6 +51,10 @@ def window_of(machine: Machine, start: Any, stop: Any, node: fx.Node, edges: boo
     (a, front), (b, back) = s, e
     if (a.of, a.k) == (b.of, b.k):
         return _at_one_end(machine, a, front, back, node, edges)
+    summed = running_sums(a, b, node) if squares and not front and not back else None
+    if summed is not None:
+        machine.use((summed, 0), node)
+        return FULL
     if a.of != b.of or a.k + 1 != b.k or front < 0 or back > 0:
         raise Refused("not-a-segment", "a slice reaches beyond one document", node)
     machine.use((a.of, a.k), node)

@@ -17,14 +17,6 @@ def one_histogram_for_all(x: Tensor, kinds: Tensor, cu: Tensor) -> Tensor:
     return seen
 
 
-@leave("f[T,3] i[T,3] cu", tail=False)
-def bins_along_two_dimensions(x: Tensor, kinds: Tensor, cu: Tensor) -> Tensor:
-    kinds, out = kinds % 4, []
-    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
-        out.append(torch.zeros(4, 3).scatter_add(0, kinds[s:e], x[s:e]))
-    return torch.stack(out)
-
-
 @leave("f[T,3] i[T] cu", tail=False)
 def added_with_a_factor(x: Tensor, kinds: Tensor, cu: Tensor) -> Tensor:
     kinds, out = kinds % 4, []
@@ -47,3 +39,20 @@ def parts_by_kind(x: Tensor, kinds: Tensor, cu: Tensor) -> Tensor:
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
         out.append(torch.zeros(4).index_add(0, kinds[s + 1 : e], x[s : e - 1]))
     return torch.stack(out)
+
+
+@leave("f[T] i[T] cu", must_refuse=True, why="the gradient of a product divides by what others' slots hold", tail=False)
+def products_of_bins(x: Tensor, kinds: Tensor, cu: Tensor) -> Tensor:
+    outs = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        outs.append(torch.ones(3).scatter_reduce(0, kinds[s:e].remainder(3), x[s:e], "prod"))
+    return torch.stack(outs)
+
+
+@leave("f[T,4] i[T] cu", must_refuse=True, why="bins have more numbers than slots", tail=False)
+def bins_that_are_wider_than_slots(x: Tensor, kinds: Tensor, cu: Tensor) -> Tensor:
+    outs = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        bins = kinds[s:e, None].expand(-1, 4).remainder(5)
+        outs.append(torch.zeros(5, 6).scatter_reduce(0, bins, x[s:e], "sum"))
+    return torch.stack(outs)

@@ -168,3 +168,38 @@ def squares_by_number(x: Tensor, cu: Tensor) -> Tensor:
 @leave("f[T] cu", tail=False)
 def rectangles(x: Tensor, cu: Tensor) -> Tensor:
     return torch.block_diag(*[torch.ones(n, n + 1) for n in (cu[1:] - cu[:-1]).tolist()])
+
+
+def _lengths_of(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    return x, cu.diff()
+
+
+@leave("f[T,3] cu64", wrap=_lengths_of, depends=False, must_refuse=True, why="other lengths", tail=False)
+def block_mask_by_other_lengths(x: Tensor, lengths: Tensor) -> Tensor:
+    ends = (lengths + 1).cumsum(-1)
+    starts = ends - lengths
+    mask = torch.full((len(x), len(x)), float("-inf"))
+    for s, e in zip(starts, ends):
+        mask[s:e, s:e] = 0
+    return mask
+
+
+@leave("f[T,3] cu64", wrap=_lengths_of, depends=False, must_refuse=True, why="it is changed", tail=False)
+def block_mask_by_starts_that_are_written(x: Tensor, lengths: Tensor) -> Tensor:
+    ends = lengths.cumsum(-1)
+    starts = ends - lengths
+    starts[:1] = 1
+    mask = torch.full((len(x), len(x)), float("-inf"))
+    for s, e in zip(starts, ends):
+        mask[s:e, s:e] = 0
+    return mask
+
+
+@leave("f[T,3] cu64", wrap=_lengths_of, depends=False, must_refuse=True, why="these are other lengths", tail=False)
+def block_mask_of_lengths_without_the_first(x: Tensor, lengths: Tensor) -> Tensor:
+    counts = lengths.tolist()
+    ends, starts = torch.tensor(counts).cumsum(0), torch.tensor([0] + counts[1:]).cumsum(0)
+    mask = torch.full((len(x), len(x)), float("-inf"))
+    for s, e in zip(starts, ends):
+        mask[s:e, s:e] = 0
+    return mask

@@ -46,3 +46,32 @@ def counted_where_the_document_is_of_a_kind(x: Tensor, bins: Tensor, kinds: Tens
             continue
         out[i].index_add_(0, bins[cu[i] : cu[i + 1]], x[cu[i] : cu[i + 1]])
     return out
+
+
+@program("f[T,4] i[T] cu", exact=False, tail=False)
+def means_of_bins(x: Tensor, kinds: Tensor, cu: Tensor) -> Tensor:
+    outs = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        bins = kinds[s:e, None].expand(-1, 4).remainder(5)
+        outs.append(x.new_zeros(5, 4).scatter_reduce(0, bins, x[s:e], "mean", include_self=False))
+    return torch.stack(outs)
+
+
+@program("f[T,4] i[T] cu", tail=False)
+def largest_of_bins(x: Tensor, kinds: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    features, numbers = [], []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        bins = kinds[s:e].remainder(3)
+        features.append(torch.ones(3, 4).index_reduce(0, bins, x[s:e].detach(), "amax"))
+        numbers.append(torch.full((3,), -9.0).scatter_reduce(0, bins, x[s:e, 0], reduce="amin", include_self=False))
+    return torch.stack(features), torch.stack(numbers)
+
+
+@program("f[T,4] i[T] cu", tail=False)
+def a_bin_for_each_number(x: Tensor, kinds: Tensor, cu: Tensor) -> Tensor:
+    outs = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        sums = torch.zeros(5, 4)
+        sums.scatter_add_(0, (kinds[s:e].unsqueeze(-1) + torch.arange(4)).remainder(5), x[s:e])
+        outs.append(sums)
+    return torch.stack(outs)

@@ -109,3 +109,35 @@ def viewed_as_attention_leaves_it(x: Tensor, cu: Tensor) -> Tensor:
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
         mask[s:e, s:e] = True
     return F.scaled_dot_product_attention(x, x, x * 2, attn_mask=mask).view(-1, 4)
+
+
+def _lengths_of(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
+    return x, cu.diff()
+
+
+@program("f[T,3] cu64", wrap=_lengths_of, depends=False, graphs=3, exact=False, tail=False)
+def block_mask_by_ends_and_lengths(x: Tensor, lengths: Tensor) -> Tensor:
+    ends = lengths.cumsum(-1)
+    starts = ends - lengths
+    mask = torch.full((len(x), len(x)), float("-inf"))
+    for s, e in zip(starts, ends):
+        mask[s:e, s:e] = 0
+    return mask
+
+
+@program("f[T,3] cu64", wrap=_lengths_of, depends=False, graphs=3, exact=False, tail=False)
+def block_mask_of_lists_of_lengths(x: Tensor, lengths: Tensor) -> Tensor:
+    counts = lengths.tolist()
+    ends = torch.tensor(counts).cumsum(-1)
+    starts = torch.tensor([0] + counts[:-1]).cumsum(-1)
+    mask = torch.full((len(x), len(x)), float("-inf"))
+    for s, e in zip(starts, ends):
+        mask[s:e, s:e] = 0
+    return mask[None, None].expand(2, 1, -1, -1)
+
+
+@program("f[T,3] cu64", wrap=_lengths_of, depends=False, graphs=3, exact=False, tail=False)
+def softmax_by_lists_of_lengths(x: Tensor, lengths: Tensor) -> Tensor:
+    counts = lengths.tolist()
+    ends, starts = torch.tensor(counts).cumsum(0), torch.tensor([0] + counts[:-1]).cumsum(0)
+    return torch.cat([x[s:e].softmax(0) for s, e in zip(starts, ends)])

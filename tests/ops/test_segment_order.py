@@ -134,6 +134,7 @@ X = torch.randn(12, 2, requires_grad=True)
 OPCHECKS = {
     "segment_sort": (X, torch.tensor([0, 3, 3, 11]), True, False, 0),
     "segment_pick": (X, torch.tensor([0, 3, 3, 11]), "largest", 2, 0),
+    "segment_topk": (torch.randn(12), torch.tensor([0, 3, 3, 11]), torch.tensor([2, 0, 5, 0]), True, True),
     "segment_median": (torch.randn(12, requires_grad=True), torch.tensor([0, 3, 3, 11]), False),
 }
 
@@ -144,3 +145,14 @@ def test_opcheck(name: str) -> None:
     if name != "segment_median":  # a document without slots has NaN, which the comparison takes for a difference
         utilities = (*utilities, "test_aot_dispatch_dynamic")
     torch.library.opcheck(getattr(OPS, name).default, OPCHECKS[name], test_utils=utilities)
+
+
+def test_as_many_as_a_document_asks_for() -> None:
+    x, cu, counts = torch.randn(40).mul(3).round(), torch.tensor([2, 2, 27, 38]), torch.tensor([1, 20, -3, 7])
+    for largest in (True, False):
+        got = OPS.segment_topk(x, cu, counts, largest, True)
+        assert torch.equal(got[2:22], torch.topk(x[2:27], 20, largest=largest).indices)
+        assert not got[:2].any()
+        assert not got[22:].any()
+    everything = OPS.segment_topk(x, cu, torch.tensor([0, 99, 99, 0]), True, False)
+    assert torch.equal(everything[27:38], torch.topk(x[27:38], 11, sorted=False).indices)
