@@ -21,7 +21,8 @@ from packpass.capture.dynamo import (
     emit,
 )
 from packpass.capture.fills import Filled, fill_in
-from packpass.capture.rows import Rows, parts_of, rows_of
+from packpass.capture.kept_functions import functions_of
+from packpass.capture.rows import Rows, is_function, parts_of, rows_of
 from packpass.capture.state import Restart, active, current_frame, refuse
 from packpass.capture.tallies import (
     Every,
@@ -98,7 +99,7 @@ class CollectedItems(list[Any]):
             raise self._refuse_count()
         value = message_lists.complete(region.tx, widths.as_numbers(region.tx, value.realize()), self._waits)
         known = isinstance(value, (TensorVariable, SymNodeVariable, Every)) or nothing.says_nothing(value)
-        known = known or message_lists.is_message(value)
+        known = known or message_lists.is_message(value) or is_function(value)
         known = known or by_way.kind(value) is not None  # of an offset, as the first trace sees it, or of a branch
         if not known and row_of(value) is None and parts_of(region.tx, value) is None:
             raise self._refuse_entry(value)
@@ -192,8 +193,9 @@ class CollectedItems(list[Any]):
             self.columns = None if made[0].python_type() is slice else columns
             self.numbers = entry_rows.as_numbers(region, columns, made[0].python_type())
             return
-        if self.each == 1 and not region.skips and (parts := rows_of(self, made)) is not None:
-            self.rows = parts
+        if self.each == 1 and not region.skips:
+            self.rows = rows_of(self, made) or functions_of(self, made)
+        if self.rows is not None:
             return
         numbers = (vector(region, made) or by_way.vector(region, made)) if self.each == 1 and not region.skips else None
         if numbers is None:
