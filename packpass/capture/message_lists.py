@@ -93,7 +93,7 @@ def _requests_in(value: Any) -> list[Any]:
     if value in active.trace.requests:
         return [value]
     if nothing.is_wait(value):
-        return _requests_in(value.obj)
+        return _requests_in(nothing.object_of(value))
     return [request for entry in _entries(value) for request in _requests_in(entry)]
 
 

@@ -36,7 +36,12 @@ def is_done(value: Any) -> bool:
 def is_wait(value: Any) -> bool:
     """Is this ``work.wait`` of such a handle?"""
     waits = (plain_messages.Done.wait, plain_messages.Request.wait)
-    return getattr(value, "fn", None) in waits and hasattr(value, "obj")
+    return object_of(value) is not None and getattr(value, "fn", None) in waits
+
+
+def object_of(method: Any) -> Any:
+    """What a bound method is one of (from torch 2.15 on under Python's own name); None if it is no such method."""
+    return getattr(method, "obj", getattr(method, "im_self", None))
 
 
 def are_done(value: Any) -> bool:
