@@ -33,6 +33,7 @@ from packpass.capture import (
     fakes,
     inputs,
     joined_numbers,
+    kept_functions,
     left_loops,
     lifted,
     made_inputs,
@@ -272,7 +273,7 @@ def _loop_function(tx: Any, function: Any, args: list[Any], kwargs: dict[str, An
     return None
 
 
-_QUESTIONS = {**sequences.QUESTIONS, **joined_numbers.QUESTIONS, **p2p.QUESTIONS}
+_QUESTIONS = {**sequences.QUESTIONS, **joined_numbers.QUESTIONS, **kept_functions.QUESTIONS, **p2p.QUESTIONS}
 _READING = frozenset({int, float, bool, range, operator.index})
 """Functions that read a 0-d tensor as a number."""
 _GOING_THROUGH = ("builtins", "itertools", "functools", "math")

@@ -22,7 +22,8 @@ from packpass.capture.dynamo import (
 )
 from packpass.capture.fills import Filled, fill_in
 from packpass.capture.float_tallies import float_vector, is_float
-from packpass.capture.rows import Rows, parts_of, rows_of
+from packpass.capture.kept_functions import functions_of
+from packpass.capture.rows import Rows, is_function, parts_of, rows_of
 from packpass.capture.state import Restart, active, current_frame, refuse
 from packpass.capture.tallies import (
     Every,
@@ -57,8 +58,7 @@ class CollectedItems(list[Any]):
         self.values: list[list[VariableTracker]] = []
         """What each traced iteration appends."""
         self.numbers: Any = None
-        """The list, where its entries are numbers made from lengths: ``[n // 2 for n in lengths]``; or handles that
-        have nothing to wait for."""
+        """The list, where its entries are numbers (``[n // 2 for n in lengths]``), or handles that are complete."""
         self.conditions: Any = None
         """All documents' conditions, where its entries are such: ``[n > 3 for n in lengths]``."""
         self.columns: list[Any] | None = None
@@ -78,8 +78,7 @@ class CollectedItems(list[Any]):
         """Other lists of messages, whose entries follow."""
         self.before: list[Any] = []
         self.after: list[Any] = []
-        """Tensors of the program itself in the list, and what other loops have filled in, in front of the documents'
-        entries and behind them."""
+        """Tensors of the program, and what other loops have filled in, in front of documents' entries and behind."""
         self._present: Any = None
         self._count: Any = None
         self._one: Any = None
@@ -99,7 +98,7 @@ class CollectedItems(list[Any]):
             raise self._refuse_count()
         value = message_lists.complete(region.tx, widths.as_numbers(region.tx, value.realize()), self._waits)
         known = isinstance(value, (TensorVariable, SymNodeVariable, Every)) or nothing.says_nothing(value)
-        known = known or message_lists.is_message(value) or is_float(value)
+        known = known or message_lists.is_message(value) or is_float(value) or is_function(value)
         known = known or by_way.kind(value) is not None  # of an offset, as the first trace sees it, or of a branch
         if not known and row_of(value) is None and parts_of(region.tx, value) is None:
             raise self._refuse_entry(value)
@@ -193,8 +192,9 @@ class CollectedItems(list[Any]):
             self.columns = None if made[0].python_type() is slice else columns
             self.numbers = entry_rows.as_numbers(region, columns, made[0].python_type())
             return
-        if self.each == 1 and not region.skips and (parts := rows_of(self, made)) is not None:
-            self.rows = parts
+        if self.each == 1 and not region.skips:
+            self.rows = rows_of(self, made) or functions_of(self, made)
+        if self.rows is not None:
             return
         make = (vector, by_way.vector, float_vector) if self.each == 1 and not region.skips else ()
         numbers = next((found for found in (of(region, made) for of in make) if found is not None), None)

@@ -21,8 +21,15 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from packpass import markers
-from packpass.capture import p2p, plain, plain_messages
-from packpass.capture.dynamo import ConstDictVariable, ListVariable, TupleVariable, UserDefinedObjectVariable, call
+from packpass.capture import nothing, p2p, plain, plain_messages
+from packpass.capture.dynamo import (
+    ConstDictVariable,
+    ListVariable,
+    TupleVariable,
+    UserDefinedObjectVariable,
+    attribute,
+    call,
+)
 from packpass.capture.state import active, location_of, refuse
 from packpass.capture.tallies import end_of
 from packpass.semantics import is_tensor, storage
@@ -73,6 +80,8 @@ def completed(tx: Any, part: Any) -> Any:
     """The same of a part of a row, which may be several requests; they cannot be changed then."""
     if part in active.trace.requests:
         return call(tx, plain_messages.done)
+    if nothing.is_wait(part):
+        return attribute(tx, call(tx, plain_messages.done), "wait")
     entries = _entries(part)
     if entries and type(part) is not ConstDictVariable and all(one in active.trace.requests for one in entries):
         return TupleVariable([call(tx, plain_messages.done) for _ in entries])
@@ -83,6 +92,8 @@ def _requests_in(value: Any) -> list[Any]:
     """The requests that a value is, or consists of."""
     if value in active.trace.requests:
         return [value]
+    if nothing.is_wait(value):
+        return _requests_in(nothing.object_of(value))
     return [request for entry in _entries(value) for request in _requests_in(entry)]
 
 

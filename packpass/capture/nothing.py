@@ -33,6 +33,17 @@ def is_done(value: Any) -> bool:
     return isinstance(value, UserDefinedObjectVariable) and value.python_type() is plain_messages.Done
 
 
+def is_wait(value: Any) -> bool:
+    """Is this ``work.wait`` of such a handle?"""
+    waits = (plain_messages.Done.wait, plain_messages.Request.wait)
+    return object_of(value) is not None and getattr(value, "fn", None) in waits
+
+
+def object_of(method: Any) -> Any:
+    """What a bound method is one of (from torch 2.15 on under Python's own name); None if it is no such method."""
+    return getattr(method, "obj", getattr(method, "im_self", None))
+
+
 def are_done(value: Any) -> bool:
     """Is this several of them, which nobody can change?"""
     return type(value) is TupleVariable and bool(value.items) and all(is_done(item) for item in value.items)
@@ -40,13 +51,14 @@ def are_done(value: Any) -> bool:
 
 def says_nothing(value: Any) -> bool:
     """May every document have one of these in a list? What a handle says that it has waited is True."""
-    return is_none(value) or is_done(value) or are_done(value) or _is_true(value)
+    return is_none(value) or is_done(value) or are_done(value) or _is_true(value) or is_wait(value)
 
 
 def same_for_all(values: list[Any]) -> bool:
     """Are all entries of a list one and the same, and no None?"""
     several = {len(value.items) for value in values if are_done(value)}
-    return all(map(is_done, values)) or all(map(_is_true, values)) or (len(several) == 1 and all(map(are_done, values)))
+    kinds = (is_done, _is_true, is_wait)
+    return any(all(map(kind, values)) for kind in kinds) or (len(several) == 1 and all(map(are_done, values)))
 
 
 def _is_true(value: Any) -> bool:

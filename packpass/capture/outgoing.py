@@ -13,6 +13,7 @@ code behind the graph may see: only lists of the first kind are made again.
 from __future__ import annotations
 
 import operator
+import types
 from typing import Any
 
 import torch
@@ -169,7 +170,7 @@ def _entries(tx: Any, items: CollectedItems, made: Made) -> Any:
         whole = items.columns is None and held is not None
         return later.Later(later.numbers, [held]) if whole else None
     if items.rows is not None:
-        return _rows(tx, items.rows, made)
+        return None if items.rows.kind is types.FunctionType else _rows(tx, items.rows, made)
     if items.lacking and items.each != 1:
         return None
     each = [_tensors(tx, items, [values[k] for values in items.values], made) for k in range(items.each)]

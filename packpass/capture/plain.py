@@ -42,6 +42,11 @@ def kept(made: Any) -> Any:
     _never(made)
 
 
+def function(template: Any, own: Any, values: Any) -> Any:
+    """A function like another, of which ``own`` says what it keeps else (`packpass.capture.kept_functions`)."""
+    _never(template, own, values)
+
+
 def position(documents: Any, key: Any) -> Any:
     """The index that a subscript means, if every batch has such an entry; None for a number that is data, of a sequence
     that can be picked from; refuses the loop otherwise."""
@@ -316,6 +321,11 @@ def of_dicts(names: Any, columns: Any) -> Any:
 def of_objects(kind: Any, columns: Any) -> Any:
     """The same, as the arguments of a class that keeps them."""
     return Documents(columns[0].length, lambda i: kept(kind(*[column.get(i) for column in columns])), list)
+
+
+def of_functions(length: Any, template: Any, own: Any, columns: Any) -> Any:
+    """Functions that are alike but for what they keep."""
+    return Documents(length, lambda i: function(template, own, [column.get(i) for column in columns]), list)
 
 
 def of_same(length: Any, value: Any) -> Any:

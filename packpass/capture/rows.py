@@ -17,7 +17,9 @@ import torch
 from packpass.capture import message_lists, nothing, plain
 from packpass.capture.dynamo import (
     ConstDictVariable,
+    FunctoolsPartialVariable,
     ListVariable,
+    NestedUserFunctionVariable,
     SymNodeVariable,
     TensorVariable,
     TupleVariable,
@@ -51,13 +53,21 @@ class Rows:
 
     def again(self, tx: Any, over: Any, length: Any) -> Any:
         """The rows as a sequence over documents; ``over(tx, column)`` makes one of a column."""
-        made = [call(tx, plain.of_same, length, c) if _is_constant(c) else over(tx, c) for c in self.columns]
-        columns = ListVariable(made, mutation_type=ValueMutationNew())
+        columns = ListVariable(self.entries(tx, over, length), mutation_type=ValueMutationNew())
         if self.names is not None and self.kind is not dict:
             return call(tx, plain.of_objects, VariableTracker.build(tx, self.kind, self.source), columns)
         if self.names is not None:
             return call(tx, plain.of_dicts, constant(self.names), columns)
         return call(tx, plain.of_tuples, variable(tx, plain.row if self.kind is list else tuple), columns)
+
+    def entries(self, tx: Any, over: Any, length: Any) -> list[Any]:
+        """The columns as sequences over documents."""
+        return [over(tx, c) if isinstance(c, list) else call(tx, plain.of_same, length, c) for c in self.columns]
+
+
+def is_function(value: Any) -> bool:
+    """Is this a function that the traced program has made, with values that it keeps?"""
+    return isinstance(value, (NestedUserFunctionVariable, FunctoolsPartialVariable))
 
 
 def parts_of(tx: Any, value: Any) -> tuple[type, tuple[str, ...] | None, list[Any]] | None:
@@ -76,10 +86,15 @@ def parts_of(tx: Any, value: Any) -> tuple[type, tuple[str, ...] | None, list[An
     else:
         return None
     parts = [message_lists.completed(tx, part) for part in parts]
-    known = [isinstance(part, (TensorVariable, SymNodeVariable)) for part in parts]
+    known = [_differs(tx, part) for part in parts]
     if not any(known) or not all(one or _is_constant(part) for one, part in zip(known, parts, strict=True)):
         return None
     return value.python_type(), names, parts
+
+
+def _differs(tx: Any, part: Any) -> bool:
+    """May every document have one of its own in a row: a tensor, a number, a row of such?"""
+    return isinstance(part, (TensorVariable, SymNodeVariable)) or is_function(part) or parts_of(tx, part) is not None
 
 
 def _attributes(value: Any) -> tuple[str, ...] | None:
@@ -107,7 +122,7 @@ def _is_generated(function: Any) -> bool:
 
 def _is_constant(value: Any) -> bool:
     """Is this a constant that nobody can change, so that all documents may share it?"""
-    if nothing.is_done(value) or nothing.are_done(value):
+    if nothing.is_done(value) or nothing.are_done(value) or nothing.is_wait(value):
         return True
     known = isinstance(value, VariableTracker) and value.is_python_constant()
     return known and _is_frozen(value.as_python_constant())
@@ -116,7 +131,9 @@ def _is_constant(value: Any) -> bool:
 def _said(value: Any) -> str:
     if nothing.are_done(value):
         return f"{len(value.items)}"
-    return "" if nothing.is_done(value) else repr(value.as_python_constant())
+    if nothing.is_done(value) or nothing.is_wait(value):
+        return type(value).__name__
+    return repr(value.as_python_constant())
 
 
 def _is_frozen(value: Any) -> bool:
@@ -131,15 +148,34 @@ def rows_of(items: CollectedItems, values: list[Any]) -> Rows | None:
     if None in made or len({(kind, names, len(parts)) for kind, names, parts in made}) > 1:  # type: ignore[misc]
         return None
     kind, names, _ = made[0]  # type: ignore[misc]
-    columns: list[Any] = []
-    for column in zip(*(parts for _, _, parts in made), strict=True):  # type: ignore[misc]
+    columns = columns_of(items, list(zip(*(parts for _, _, parts in made), strict=True)))  # type: ignore[misc]
+    source = getattr(getattr(values[0], "mutation_type", None), "cls_source", None)
+    return None if columns is None else Rows(kind, names, columns, source)
+
+
+def columns_of(items: CollectedItems, columns: list[tuple[Any, ...]], shared: bool = False) -> list[Any] | None:
+    """What all documents have at each place of a row, by the values of the traced iterations: a list, or a constant;
+    ``shared``: or one object of the program. None if they are not alike."""
+    found: list[Any] = []
+    for column in columns:
         if all(map(_is_constant, column)):
             if len({_said(value) for value in column}) > 1:
                 return None
-            columns.append(column[0])
-            continue
-        own = type(items)(items.region)
-        own.values = [[value] for value in column]
-        own.close()
-        columns.append(own)
-    return Rows(kind, names, columns, getattr(getattr(values[0], "mutation_type", None), "cls_source", None))
+            found.append(column[0])
+        elif shared and _is_one(column):
+            found.append(column[0])
+        else:
+            own = type(items)(items.region)
+            own.values = [[value] for value in column]
+            own.close()
+            found.append(own)
+    return found
+
+
+def _is_one(column: tuple[Any, ...]) -> bool:
+    """Is this one object that was there before the loop, a function or a group, say?"""
+    if all(value is column[0] for value in column):
+        return not isinstance(column[0], SymNodeVariable)
+    own = [vars(value) for value in column]  # a method is one of an object of its own
+    objects = [None if "obj" in held else held.get("fn", held.get("value")) for held in own]
+    return objects[0] is not None and all(one is objects[0] for one in objects)

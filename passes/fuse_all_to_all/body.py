@@ -16,7 +16,6 @@ from packpass._compat import process_group_of
 from packpass.semantics import AUTOGRAD_FUNCTION, argument, blank, example, op_name
 from packpass.semantics.collectives import collective_name
 from packpass.semantics.effects import changes_grad_mode, written_inputs
-from passes.document_loops.indices import expand_index
 from passes.document_loops.integers import Affine, Boundaries, Index
 from passes.document_loops.machine import Machine
 from passes.document_loops.op_names import name_of
@@ -27,7 +26,7 @@ from passes.fuse_all_to_all.exchange import Exchange, only_source, recognise
 from passes.fuse_all_to_all.filling import copied_into, places_of, put_into
 from passes.fuse_all_to_all.held import FILLING, Buffer, Cut, Source, Window, reads
 from passes.fuse_all_to_all.integers import UNKNOWN, integer
-from passes.fuse_all_to_all.moves import MOVES, index
+from passes.fuse_all_to_all.moves import MOVES, entries_of, index
 from passes.fuse_all_to_all.placed import Placed, place, settle
 from passes.fuse_all_to_all.scalars import Counted, Lin, Scale, from_affine
 from passes.fuse_all_to_all.taken_apart import moved_by_pieces
@@ -281,28 +280,25 @@ class Body:
         if not self.is_outer(base) or type(dim) is not int or not isinstance(start, Lin) or not isinstance(length, Lin):
             return None
         rest = (slice(None),) * example(base).dim()
-        return Window(base, dim % len(rest), start, start.plus(length), rest)
+        return Window(base, dim % len(rest), start, start.plus(length), rest, dim % len(rest))
 
     def _window(self, base: Any, index: Any, node: fx.Node) -> Window | None:
         """The one slice in an index of an outer tensor that is another one for every document."""
         if not self.is_outer(base):
             return None
-        rank = example(base).dim()
         given = index if isinstance(index, tuple) else (index,)
-        if any(e is None or isinstance(e, (tuple, list, fx.Node)) for e in given) or len(given) > rank + (
-            Ellipsis in given
-        ):
+        if any(isinstance(e, (tuple, list, fx.Node)) for e in given):
             return None
-        entries = expand_index(index, rank, node)
-        cut = [d for d, e in enumerate(entries) if isinstance(e, slice) and self._moving(e)]
-        if len(cut) != 1 or entries[cut[0]].step not in (None, 1):
+        entries = entries_of(index, rank := example(base).dim())
+        cut = [at for at, e in enumerate(entries) if isinstance(e, slice) and self._moving(e)]
+        if len(cut) != 1 or entries[cut[0]].step not in (None, 1) or sum(e is not None for e in entries) != rank:
             return None
-        start, stop = (self.scalar(e) for e in (entries[cut[0]].start, entries[cut[0]].stop))
+        at, entry = cut[0], entries[cut[0]]
+        start, stop = (self.scalar(e) for e in (entry.start, entry.stop))
         if not isinstance(start, Lin) or not isinstance(stop, Lin):
             return None
-        return Window(
-            base, cut[0], start, stop, tuple(e if d != cut[0] else slice(None) for d, e in enumerate(entries))
-        )
+        dim = sum(e is not None for e in entries[:at])
+        return Window(base, dim, start, stop, (*entries[:at], slice(None), *entries[at + 1 :]), at)
 
     def _moving(self, entry: slice) -> bool:
         bounds = [self.scalar(b) for b in (entry.start, entry.stop) if isinstance(b, fx.Node)]
@@ -321,7 +317,7 @@ class Body:
         for sharded, _, count in self._documents():
             if window.start.start == window.stop.start == count:
                 low, high = (end.plus(Lin(start=count), -1) for end in (window.start, window.stop))
-                rest = (*window.rest[: window.dim], slice(low, high), *window.rest[window.dim + 1 :])
+                rest = (*window.rest[: window.at], slice(low, high), *window.rest[window.at + 1 :])
                 return index(self, node, self._source(Source(window.base, window.dim, sharded)), rest)
         return None
 

@@ -45,7 +45,7 @@ class Source:
 
 @dataclasses.dataclass(frozen=True)
 class Cut:
-    """``source[.., document, ..]``, read or written; ``rest``: the index along all dimensions, if there is more."""
+    """``source[.., document, ..]``, read or written; ``rest``: the whole index, if there is more than the document."""
 
     source: Source
     rest: tuple[Any, ...]
@@ -54,13 +54,15 @@ class Cut:
 
 @dataclasses.dataclass(frozen=True)
 class Window:
-    """``base[.., start:stop, ..]`` of an outer tensor along ``dim``; ``rest``: the index along all other dimensions."""
+    """``base[.., start:stop, ..]`` of an outer tensor along ``dim``; ``rest``: the whole index, with new dimensions
+    (None), and with all of ``dim`` where the slice is, at position ``at``."""
 
     base: fx.Node
     dim: int
     start: Lin
     stop: Lin
     rest: tuple[Any, ...]
+    at: int
 
 
 @dataclasses.dataclass(eq=False)

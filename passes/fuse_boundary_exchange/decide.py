@@ -21,7 +21,12 @@ from passes.document_loops.find import all_documents, conclude
 from passes.document_loops.integers import FULL, Affine, Bound, Boundaries, Check, Reach
 from passes.document_loops.op_names import name_of
 from passes.document_loops.terms import Assign
-from passes.fuse_boundary_exchange import rules, rules_messages, rules_writes  # noqa: F401  (fill the rule table)
+from passes.fuse_boundary_exchange import (  # noqa: F401  (fill the rule table)
+    rules,
+    rules_messages,
+    rules_parts,
+    rules_writes,
+)
 from passes.fuse_boundary_exchange.canonical import (
     SHARDS,
     Field,

@@ -260,7 +260,10 @@ class Machine:
         return View(memory, low, length, 0, dim, True)
 
     def read(self, view: View, node: fx.Node) -> tuple[Run, ...]:
-        refuse_stale(view.memory, node)
+        for memory in (view.memory, *(other for other, _ in view.memory.beside)):
+            refuse_stale(memory, node)
+        if any(other.version != version for other, version in view.memory.beside):
+            raise Refused("stale-view", "a view is used after the tensor it views was changed", node)
         runs = normal(cut(view.memory.runs, view.start, view.start.plus(view.length), node))
         if any(isinstance(run.what, Pending) for run in runs):
             raise Refused("message-wait", "what is received is used before the message is waited for", node)

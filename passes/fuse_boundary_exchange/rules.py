@@ -27,7 +27,6 @@ from passes.fuse_boundary_exchange.values import (
     Run,
     Stack,
     View,
-    cut,
     normal,
     number,
     total,
@@ -41,26 +40,21 @@ rule = registrar(RULES)
 # === Reading =================================================================================================
 
 
-def indexed(machine: Machine, base: Any, index: Any, node: fx.Node) -> View:
+def indexed(machine: Machine, base: Any, index: Any, node: fx.Node) -> View | Stack:
     """What ``base[index]`` refers to."""
     if not isinstance(base, fx.Node):
         raise Refused("no-rule", "this index has no rule", node)
     rank = example(base).dim()
     view = machine.value(base)
     if isinstance(view, Stack):
-        return _part(machine, view, index[0] if isinstance(index, tuple) and len(index) == 1 else index, 0, node)
+        return _of_stack(machine, view, expand_index(index, rank, node), node)
     if isinstance(view, View) and None in (given := index if isinstance(index, tuple) else (index,)):
         return _with_new_dimensions(view, given, rank, node)
     entries = expand_index(index, rank, node)
-    cuts = [d for d, entry in enumerate(entries) if entry != slice(None)]
     if isinstance(view, View):
-        view = settle(view, base, -1) if view.kept is None and rank else view
-        if not cuts:
-            return view
-        if len(cuts) == 1 and view.kept and view.dim is not None and cuts[0] == rank + view.dim:
-            entry = entries[cuts[0]]
-            return _slice(machine, view, entry, node) if isinstance(entry, slice) else _slot(machine, view, entry, node)
-    elif machine.is_outer(view) and len(cuts) == 1:
+        return _of_view(machine, settle(view, base, -1) if view.kept is None and rank else view, entries, node)
+    cuts = [d for d, entry in enumerate(entries) if entry != slice(None)]
+    if machine.is_outer(view) and len(cuts) == 1:
         entry = entries[cuts[0]]
         if not isinstance(entry, slice):
             return _outer_slot(machine, view, entry, cuts[0] - rank, node)
@@ -68,6 +62,26 @@ def indexed(machine: Machine, base: Any, index: Any, node: fx.Node) -> View:
         if start is not None and stop is not None and entry.step in (None, 1) and start.start and stop.start:
             return machine.outer(view, start, stop, cuts[0] - rank, node)
     raise Refused("unknown-bounds", f"this part of a document is not understood ({label(node)})", node)
+
+
+def _of_view(machine: Machine, view: View, entries: list[Any], node: fx.Node) -> View:
+    """What an index, one entry for each dimension, refers to in a part of a document."""
+    cuts = [d for d, entry in enumerate(entries) if entry != slice(None)]
+    if not cuts:
+        return view
+    if len(cuts) == 1 and view.kept and view.dim is not None and cuts[0] == len(entries) + view.dim:
+        entry = entries[cuts[0]]
+        return _slice(machine, view, entry, node) if isinstance(entry, slice) else _slot(machine, view, entry, node)
+    raise Refused("unknown-bounds", f"this part of a document is not understood ({label(node)})", node)
+
+
+def _of_stack(machine: Machine, stack: Stack, entries: list[Any], node: fx.Node) -> View | Stack:
+    """The same of parts that are stacked: of one of them, or of each."""
+    which = entries.pop(stack.axis)
+    if which != slice(None):
+        return _of_view(machine, _part(machine, stack, which, stack.axis, node), entries, node)
+    gone = sum(not isinstance(entry, slice) for entry in entries[: stack.axis])
+    return Stack(tuple(_of_view(machine, part, entries, node) for part in stack.parts), stack.axis - gone)
 
 
 def _with_new_dimensions(view: View, given: tuple[Any, ...], rank: int, node: fx.Node) -> View:
@@ -255,36 +269,6 @@ def _clone(machine: Machine, node: fx.Node) -> View:
     return machine.fresh(machine.read(view, node), view)
 
 
-@rule("roll")
-def _roll(machine: Machine, node: fx.Node) -> View:
-    view = machine.view(node.args[0], node)
-    shifts, dims = argument(node, 1, "shifts"), argument(node, 2, "dims")
-    shifts, dims = ([v] if type(v) is int else list(v or ()) for v in (shifts, dims))
-    rank = example(node).dim()
-    if len(shifts) != 1 or len(dims) != 1 or not view.kept or dims[0] % rank != rank + (view.dim or 0):
-        raise Refused("no-rule", "a roll along another dimension than the packed one", node)
-    runs, shift = machine.read(view, node), shifts[0]
-    at = number(-shift) if shift < 0 else view.length.plus(number(shift), -1)
-    if not (at.at_least(ZERO) and view.length.at_least(at)):
-        raise Refused("not-a-roll", "a roll by more than short chunks are long", node)
-    return machine.fresh(normal([*cut(runs, at, view.length, node), *cut(runs, ZERO, at, node)]), view)
-
-
-@rule("cat")
-def _cat(machine: Machine, node: fx.Node) -> View:
-    parts: Any = node.args[0] if node.args else node.kwargs["tensors"]
-    rank = example(node).dim()
-    dim = (argument(node, 1, "dim", 0) if "axis" not in node.kwargs else node.kwargs["axis"]) % rank - rank
-    views = [settle(v, p, dim) if (v := machine.view(p, node)).kept is None else v for p in parts]
-    if any(not view.kept or view.dim != dim for view in views):
-        raise Refused("no-rule", "parts are put together along another dimension than the packed one", node)
-    for part in parts:
-        _alike(part, parts[0], dim, node)
-    runs = normal([run for view in views for run in machine.read(view, node)])
-    length, empty = total([view.length for view in views]), sum(view.empty for view in views)
-    return View(Memory(runs, length, empty), ZERO, length, empty, dim, True)
-
-
 @rule("pad")
 def _pad(machine: Machine, node: fx.Node) -> View:
     """Slots of a number in front of a part of a document, or behind it."""
@@ -302,7 +286,7 @@ def _pad(machine: Machine, node: fx.Node) -> View:
     return View(Memory(runs, length, empty), ZERO, length, empty, view.dim, True)
 
 
-def _alike(part: Any, other: Any, dim: int, node: fx.Node) -> None:
+def check_alike(part: Any, other: Any, dim: int, node: fx.Node) -> None:
     """Two tensors of one dtype whose sizes differ along the packed dimension at most."""
     a, b = example(part), example(other)
     if a.dtype != b.dtype or not same_rest(a.shape, b.shape, dim, kept_a=True, kept_b=True):
@@ -328,29 +312,6 @@ def _sized(machine: Machine, node: fx.Node) -> View:
             return machine.fresh((Run(like.length, content),), like)
     sent = machine.form.sent
     return View(Memory((Run(sent, content),), sent, sent.const), ZERO, sent, sent.const, None, None)
-
-
-# === Parts of several rows in one tensor =======================================================================
-
-
-@rule("stack")
-def _stack(machine: Machine, node: fx.Node) -> Stack:
-    """A buffer for the messages of several rows, or of both chunks."""
-    parts: Any = argument(node, 0, "tensors")
-    views = [machine.view(part, node) for part in parts]
-    like = [(v.length, v.dim, v.kept, example(part).dtype) for v, part in zip(views, parts, strict=True)]
-    if any(other != like[0] for other in like):
-        raise Refused("dim-mismatch", "tensors of different sizes or dtypes are put together", node)
-    made = [machine.fresh(machine.read(view, node), view) for view in views]
-    return Stack(tuple(made), argument(node, 1, "dim", 0) % example(node).dim())
-
-
-@rule("unbind")
-def _unbind(machine: Machine, node: fx.Node) -> tuple[View, ...]:
-    stack = machine.value(node.args[0])
-    if not isinstance(stack, Stack) or argument(node, 1, "dim", 0) % example(node.args[0]).dim() != stack.axis:
-        raise Refused("no-rule", "what is taken apart is no stack of slots", node)
-    return stack.parts
 
 
 def _part(machine: Machine, stack: Stack, index: Any, axis: int, node: fx.Node) -> View:

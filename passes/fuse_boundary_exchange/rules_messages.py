@@ -27,7 +27,8 @@ rule = registrar(RULES)
 def _send(machine: Machine, node: fx.Node) -> None:
     view, message = _message(machine, node, sends=True)
     message.what = machine.read(view, node)
-    view.memory.root().sending.add(message.number)
+    for root in view.memory.roots():
+        root.sending.add(message.number)
 
 
 @rule(markers.RECV)
@@ -60,7 +61,8 @@ def _wait(machine: Machine, node: fx.Node) -> None:
     for message in asked:
         message.waited = True
         memory = message.memory
-        memory.root().sending.discard(message.number)
+        for root in memory.roots():
+            root.sending.discard(message.number)
         memory.runs = tuple(Run(run.length, _come(run.what, message.number)) for run in memory.runs)
 
 

@@ -21,7 +21,10 @@ rule = registrar(RULES)
 @rule("setitem")
 def _setitem(machine: Machine, node: fx.Node) -> None:
     base, index, value = node.args
-    _assign(machine, indexed(machine, base, index, node), base, value, node)
+    view = indexed(machine, base, index, node)
+    if not isinstance(view, View):
+        raise Refused("no-rule", "all parts of what is stacked are written at once", node)
+    _assign(machine, view, base, value, node)
 
 
 @rule("copy_", "fill_")
@@ -55,7 +58,7 @@ def _assign(machine: Machine, view: View, base: Any, value: Any, node: fx.Node) 
     rest = list(example(base).shape)
     if isinstance(whole, Stack):
         del rest[whole.axis]
-        whole = view
+        whole = whole.parts[0]
     kept = whole.kept if isinstance(whole, View) and whole.kept is not None else view.kept
     if not isinstance(whole, View):
         kept = True  # an outer row

@@ -277,13 +277,17 @@ class Memory:
     outer: tuple[fx.Node, int] | None = None
     parent: tuple[Memory, int] | None = None
     """Set for what may share the memory of something else: may be read while that is unchanged, not be written."""
+    beside: tuple[tuple[Memory, int], ...] = ()
+    """The same of other memory, which it may share as well."""
     version: int = 0
     sending: set[tuple[int, int]] = dataclasses.field(default_factory=set)
     function: Any = None
     """The `functions.Function` that has made all of it, as it is."""
 
-    def root(self) -> Memory:
-        return self if self.parent is None else self.parent[0].root()
+    def roots(self) -> list[Memory]:
+        """What is written where this is."""
+        parents = () if self.parent is None else (self.parent, *self.beside)
+        return [root for parent, _ in parents for root in parent.roots()] or [self]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -311,8 +315,8 @@ class View:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Stack:
-    """Parts of documents that are stacked along a dimension of their own, ``axis`` (not negative), each in memory of
-    its own: only one of them at a time can be looked at, and what is done to all is done to each."""
+    """Parts of documents that are stacked along a dimension of their own, ``axis`` (not negative): what is done to all
+    is done to each. Each is in memory of its own, or they may not be written."""
 
     parts: tuple[View, ...]
     axis: int

@@ -21,6 +21,7 @@ from tests.dist import a2a_computed_programs as computed
 from tests.dist import a2a_filled_programs as filled
 from tests.dist import a2a_gather_programs as gather
 from tests.dist import a2a_joined_programs as joined
+from tests.dist import a2a_kept_programs as kept
 from tests.dist import a2a_library_programs as library
 from tests.dist import a2a_pieces_programs as pieces
 from tests.dist import a2a_placed_programs as placed
@@ -341,6 +342,15 @@ REWRITTEN = {
     hard.program.__name__: hard
     for hard in (
         Hard(numbers),
+        Hard(kept.batch_in_front),
+        Hard(kept.batch_behind),
+        Hard(kept.heads_with_batch, sharded=False),
+        Hard(kept.called_behind, differentiable=False),
+        Hard(kept.lambdas, differentiable=False),
+        Hard(kept.bound_methods, differentiable=False),
+        Hard(kept.partials, differentiable=False),
+        Hard(kept.shared_variable_changes, differentiable=False),
+        Hard(kept.functions_in_rows),
         Hard(computed.autocast_before),
         Hard(computed.without_gradient_before),
         Hard(numbers_back, sharded=False),
@@ -503,5 +513,10 @@ LEFT = {
         Hard(joined.rows_one_behind_the_other, code="not-zigzag"),
         Hard(joined.shard_beside_the_whole, code="not-zigzag"),
         Hard(joined.parts_that_wrap, code="not-zigzag"),
+        Hard(kept.counts_its_calls, code="list-append"),
+        Hard(kept.grows_its_list, code="list-use"),
+        Hard(kept.last_document_for_all, code="leaked-local"),
+        Hard(kept.wrong_way_with_batch, code="not-zigzag or aliasing"),
+        Hard(kept.written_with_batch, code="aliasing"),
     )
 }

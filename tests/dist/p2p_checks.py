@@ -11,7 +11,17 @@ from torch import Tensor, fx
 
 import packpass
 from packpass.engine.backend import Backend
-from tests.dist import loop_ranks, naive, p2p_functions, p2p_leave, p2p_parts, p2p_pieces, p2p_programs, p2p_wide
+from tests.dist import (
+    loop_ranks,
+    naive,
+    p2p_functions,
+    p2p_halves,
+    p2p_leave,
+    p2p_parts,
+    p2p_pieces,
+    p2p_programs,
+    p2p_wide,
+)
 from tests.dist.cp_programs import check, executed, group_of, whole_row
 from tests.ops import reference
 
@@ -188,13 +198,30 @@ def megatron(cp: int, backend: str) -> tuple[int, int]:
     return len(recorder.graphs), exchanges
 
 
+def halves(cp: int, name: str) -> list[tuple[int, int, int]]:
+    """A program of `p2p_halves`: graphs, exchanges per call, messages left, for 3, 1 and 5 documents."""
+    torch._dynamo.reset()
+    group, program, recorder = group_of(cp), p2p_halves.HALVES[name], Recorder()
+    compiled = torch.compile(program, backend=recorder, fullgraph=True, options=OPTIONS)
+    figures = []
+    for seed, count in enumerate((3, 1, 5)):
+        cu, size = boundaries(cp, count, seed)
+        whole = whole_row((2, size), torch.int64, seed)
+        x = naive.shard(whole, cu.tolist(), cp, dist.get_rank(group), -1)
+        got, exchanges = executed(group, lambda: compiled(x, cu, group))  # noqa: B023
+        rolled = naive.shard(reference.roll(whole, cu, -1, -1, 0), cu.tolist(), cp, dist.get_rank(group), -1)
+        check(torch.equal(got, program(x, cu, group)) and torch.equal(got, rolled), name, count)
+        figures.append((len(recorder.graphs), exchanges, recorder.count("p2p_")))
+    return figures
+
+
 def leave(cp: int, names: list[str]) -> dict[str, list[str]]:
     """Programs that stay as they are: their results, and the codes of the refusals."""
     group = group_of(cp)
     codes = {}
     for name in names:
         torch._dynamo.reset()
-        program, _ = p2p_leave.LEAVE[name]
+        program, _ = (p2p_leave.LEAVE | p2p_halves.LEFT)[name]
         cu, size = boundaries(cp, 3, 7, least=2)
         x = naive.shard(whole_row((2, size), torch.int64, 1), cu.tolist(), cp, dist.get_rank(group), -1)
         want = program(x, cu, group)

@@ -8,6 +8,7 @@ import torch
 from tests.dist import (
     p2p_checks,
     p2p_functions,
+    p2p_halves,
     p2p_leave,
     p2p_list_checks,
     p2p_lists,
@@ -148,6 +149,19 @@ def test_megatron_unmodified(ranks: Ranks) -> None:
 def test_leaves_alone(ranks: Ranks) -> None:
     for codes in ranks.call(p2p_checks.leave, 2, list(p2p_leave.LEAVE), timeout_s=250):
         for name, (_, code) in p2p_leave.LEAVE.items():
+            assert code in codes[name], name
+
+
+@pytest.mark.parametrize("cp", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", p2p_halves.HALVES)
+def test_both_chunks_in_one_tensor(ranks: Ranks, name: str, cp: int) -> None:
+    for figures in ranks.call(p2p_checks.halves, cp, name, timeout_s=120):
+        assert all(graphs <= 2 and (exchanges, messages) == (1, 0) for graphs, exchanges, messages in figures)
+
+
+def test_both_chunks_in_other_ways(ranks: Ranks) -> None:
+    for codes in ranks.call(p2p_checks.leave, 2, list(p2p_halves.LEFT), timeout_s=250):
+        for name, (_, code) in p2p_halves.LEFT.items():
             assert code in codes[name], name
 
 

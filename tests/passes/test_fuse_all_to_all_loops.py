@@ -102,7 +102,7 @@ def test_leaves_alone_hard(name: str) -> None:
     case = a2a_hard_programs.LEFT[name]
     report = explain_hard(case, 2)
     assert not [r for r in report.rewrites if r.after in ("cp_to_hp", "hp_to_cp")]
-    of_passes = [r for r in report.refusals if r.rule in (FUSE, VECTORIZE) or r.code == "body-not-traceable"]
+    of_passes = [r for r in report.refusals if r.rule in (FUSE, VECTORIZE, "capture")]
     assert [r for r in of_passes if r.code in case.code.split(" or ")]
 
 
