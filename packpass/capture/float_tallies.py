@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _SUMS = (operator.add, operator.iadd, operator.sub, operator.isub)
 _LESS = (operator.sub, operator.isub)
+_STAND_IN = "packpass_sum_so_far"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +60,11 @@ def _is_float(value: Any) -> bool:
     return isinstance(value, SymNodeVariable) and isinstance(value.sym_num, torch.SymFloat)
 
 
+def _is_float_node(value: Any) -> bool:
+    number = value.meta.get("example_value") if isinstance(value, fx.Node) else value
+    return isinstance(number, (float, torch.SymFloat))
+
+
 class Summing:
     """Such a number while the loop is traced again."""
 
@@ -76,6 +82,7 @@ class Summing:
         """A stand-in, which each traced iteration may do nothing with but add to it."""
         create, tx = self.region.tx.output.create_proxy, self.region.tx
         made = wrap_fx_proxy(tx, create("call_function", torch.empty, ((),), {"dtype": torch.float64}))
+        made.as_proxy().node.meta[_STAND_IN] = True
         self.start = made.call_method(tx, "item", [], {})
 
     def has_grown(self, values: list[Any]) -> bool:
@@ -85,7 +92,7 @@ class Summing:
         if not isinstance(value, SymNodeVariable):
             return False
         found = _added(value.as_proxy().node, stand_in)
-        if found is None or (self.whole and not found):
+        if found is None or (self.whole and not any(_is_float_node(share) for _, share in found)):
             return False
         done = [*(node for node, _ in found), stand_in]
         if done[0].users or any(list(later.users) != [sooner] for sooner, later in itertools.pairwise(done)):
@@ -211,7 +218,7 @@ class _Tensors:
     def _read(self, value: fx.Node) -> Any:
         """What ``item`` has read, unless the tensor has been changed since."""
         (tensor,) = value.args
-        if not isinstance(tensor, fx.Node) or mutated_after(tensor.graph, tensor, value):
+        if not isinstance(tensor, fx.Node) or tensor.meta.get(_STAND_IN) or mutated_after(tensor.graph, tensor, value):
             return None
         made = self.region.tx.output.current_tracer.proxy(tensor)
         for method, *arguments in (("detach",), ("to", torch.float64), ("reshape", ())):

@@ -30,13 +30,14 @@ def share(machine: Machine, node: fx.Node) -> Affine | None:
         return None
     steps: list[tuple[bool, float]] = []
     arg: Any = node.args[0]
-    while (found := machine.affine(arg)) is None:
+    while isinstance(arg, fx.Node) and not isinstance(example(arg), (int, torch.SymInt)):
         step = _step(arg)
         if step is None:
             return None
         arg, more = step
         steps = [*more, *steps]
-    if found.is_shared or math.prod(1 / by if divides else by for divides, by in steps) > SMALL:
+    found = machine.affine(arg)
+    if found is None or found.is_shared or math.prod(1 / by if divides else by for divides, by in steps) > SMALL:
         return None
     return Affine.of(Derived(Share(how, tuple(steps)), (found,))) if steps else found
 

@@ -14,7 +14,18 @@ from packpass._compat import statically_known_true
 from packpass.semantics import example, is_tensor
 from packpass.semantics.build import Builder, NotBuilt
 from passes.ragged_grids.machine import Check
-from passes.ragged_grids.sizes import DOCUMENT, Column, Names, Power, Quotient, Ratio, Remainder, Truncated, factored
+from passes.ragged_grids.sizes import (
+    DOCUMENT,
+    Column,
+    Names,
+    Power,
+    Quotient,
+    Ratio,
+    Remainder,
+    Truncated,
+    factored,
+    is_float,
+)
 from passes.refused import Refused
 
 _ops = torch.ops.packpass
@@ -101,7 +112,7 @@ class Documents:
         parts = [self.vector(part) for part in found.args]
         if found.func in (sympy.Max, sympy.Min):
             parts = [self.full(part) for part in found.args]
-        elif found.has(sympy.Float, Ratio, Power):  # Python computes with 64 bits
+        elif is_float(found):  # Python computes with 64 bits
             parts = [float(part) if part.is_number else self._float(part) for part in found.args]
         return self.folded(OPERATORS[found.func], parts)
 

@@ -264,9 +264,16 @@ def _in_our_words(found: Any) -> Any:
     return ours(*args) if ours is not None else found.func(*args)
 
 
+def is_float(number: Any) -> bool:
+    """Does Python compute a number in floating point? What is made an integer of it does no more."""
+    if number.is_Float or number.func in (Ratio, Power):
+        return True
+    return number.func is not Truncated and any(map(is_float, number.args))
+
+
 def factored(number: Any) -> Any:
     """A sum as a product, if that takes fewer operations."""
-    if not number.is_Add or len(number.args) < 3 or number.has(sympy.Float, Ratio, Power):
+    if not number.is_Add or len(number.args) < 3 or is_float(number):
         return number
     shorter = sympy.factor(number)
     return shorter if shorter.count_ops() < number.count_ops() else number

@@ -19,6 +19,7 @@ from passes.ragged_grids.apart import taken_apart
 from passes.ragged_grids.asked import asked_of, follows
 from passes.ragged_grids.looked import expression
 from passes.ragged_grids.machine import Machine, label
+from passes.ragged_grids.rounding import rounded
 from passes.ragged_grids.rules import apply
 from passes.ragged_grids.sizes import DOCUMENT, LAST, Quotient, Remainder, Unknown, placed
 from passes.ragged_grids.terms import (
@@ -121,6 +122,8 @@ def _number(machine: Machine, node: fx.Node, call: Call | None) -> None:
         if not machine.size.bind(example(node), meaning):
             raise Refused("length-mismatch", "two sizes of a document are taken to be the same", node)
         return
+    if not isinstance(example(node), torch.SymFloat):
+        rounded(machine, node)
     if call is not None and call.op in DIVIDING and len(node.args) == 2 and _is_integer(node.args[1]):
         by = machine.expression(node.args[1], node)
         machine.check(by, "!=", sympy.Integer(0), node, "a size is divided by 0")

@@ -40,3 +40,27 @@ def more_of_the_best_than_there_are(x: Tensor, scores: Tensor, cu: Tensor) -> Te
         k = int((e - s) * 1.5)
         outs.append(x[s:e][scores[s:e].topk(min(k, e - s)).indices])
     return torch.cat(outs)
+
+
+@leave("f[T,3] cu", must_refuse=True, why="two floats in turn, which are no one float", tail=False)
+def rounded_behind_two_operations(x: Tensor, cu: Tensor) -> Tensor:
+    outs = [x[:0]]
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        outs.append(x[s:e].repeat(int((e - s) * 0.7 * 10), 1))
+    return torch.cat(outs)
+
+
+@leave("f[T,3] cu", must_refuse=True, why="a sum of two floats", tail=False)
+def rounded_behind_a_sum(x: Tensor, cu: Tensor) -> Tensor:
+    outs = [x[:1].sum(0)]
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        outs.append(x[s : int(s * 0.5 + e * 0.5)].sum(0))
+    return torch.stack(outs)
+
+
+@leave("f[T,3] cu", must_refuse=True, why="one float of two numbers, which are taken apart", tail=False)
+def repeated_by_a_share_of_a_length(x: Tensor, cu: Tensor) -> Tensor:
+    outs = [x[:0]]
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        outs.append(x[s:e].repeat(int((e - s) * 0.7), 1))
+    return torch.cat(outs)

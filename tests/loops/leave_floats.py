@@ -95,3 +95,23 @@ def floats_and_integers(x: Tensor, cu: Tensor) -> tuple[Tensor, list[Any]]:
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
         found.append(0 if e - s < 3 else x[s:e].sum().item())
     return x * 2, found
+
+
+@leave("f[T] cu", must_refuse=True, why="an integer, where all documents add integers")
+def integers_or_floats_added_up(x: Tensor, cu: Tensor) -> tuple[Tensor, Any]:
+    total = 0
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        if e - s > 3:
+            total += x[s:e].sum().item()
+        else:
+            total += e - s
+    return x * 2, total
+
+
+@leave("f[T] cu", must_refuse=True, why="one sum adds up what another one was on the way")
+def floats_on_the_way_added_up(x: Tensor, cu: Tensor) -> tuple[Tensor, float, float]:
+    one, other = 0.0, 0.0
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        one += x[s:e].sum().item()
+        other += one
+    return x * 2, one, other

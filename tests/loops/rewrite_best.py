@@ -98,3 +98,11 @@ def one_slot_at_least_of_documents_without_any(x: Tensor, cu: Tensor) -> Tensor:
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
         outs.append(x[s:e][: max(1, int((e - s) * 0.25))] + 1)
     return torch.cat(outs)
+
+
+@program("f[T,3] cu", tail=False, rule="ragged_grids")
+def up_to_a_share_of_the_end(x: Tensor, cu: Tensor) -> Tensor:
+    outs = [x[:1].sum(0)]
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        outs.append(x[s:e].sum(0) + x[s : int(e * 0.9)].sum(0))
+    return torch.stack(outs)
