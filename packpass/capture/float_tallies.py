@@ -75,8 +75,8 @@ class Summing:
         first = number_in(before)
         self.ready = type(first) in (int, float) or _is_float(before)
         self.whole = type(first) is int
-        self.ready &= not (self.whole and free_unbacked_symbols(size_of(region.length)))
         """Does it begin with an integer, which it stays where nothing is added?"""
+        self.ready &= not (self.whole and free_unbacked_symbols(size_of(region.length)))
 
     def begin(self, index: Any) -> None:
         """A stand-in, which each traced iteration may do nothing with but add to it."""
@@ -124,7 +124,7 @@ class Summing:
         if self.whole and bool(size_of(region.length) == 0):  # settled by a guard
             return self.before
         made = [_constant(region, 0, i) if share is None else share for i, share in enumerate(self.shares)]
-        number = read(tx, stacked(region, made))
+        number = read(tx, stacked(region, _on_one_device(region, made)))
         return number if number_in(self.before) == 0 else call(tx, operator.add, number, self.before)
 
 
@@ -170,7 +170,20 @@ def float_vector(region: Region, values: list[Any]) -> Any:
         number = value.as_proxy().node if _is_float(value) else number_in(value)
         with end.graph.inserting_before(end):
             made.append(_Tensors(region, iteration).of(number))
-    return None if any(proxy is None for proxy in made) else stacked(region, made)
+    return None if any(proxy is None for proxy in made) else stacked(region, _on_one_device(region, made))
+
+
+def _on_one_device(region: Region, made: list[Any]) -> list[Any]:
+    """What the traced iterations leave, where one has a number of the program, which is host memory, and another one a
+    number of a device."""
+    devices = [proxy.node.meta["example_value"].device for proxy in made]
+    device = next((device for device in devices if device.type != "cpu"), devices[0])
+    for iteration, own in enumerate(devices):
+        if own != device:
+            end = end_of(region, iteration)
+            with end.graph.inserting_before(end):
+                made[iteration] = emit(region.tx, "to", made[iteration], device, method=True).as_proxy()
+    return made
 
 
 class _Tensors:
