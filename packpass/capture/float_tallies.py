@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 _SUMS = (operator.add, operator.iadd, operator.sub, operator.isub)
 _LESS = (operator.sub, operator.isub)
-_STAND_IN = "packpass_sum_so_far"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +81,6 @@ class Summing:
         """A stand-in, which each traced iteration may do nothing with but add to it."""
         create, tx = self.region.tx.output.create_proxy, self.region.tx
         made = wrap_fx_proxy(tx, create("call_function", torch.empty, ((),), {"dtype": torch.float64}))
-        made.as_proxy().node.meta[_STAND_IN] = True
         self.start = made.call_method(tx, "item", [], {})
 
     def has_grown(self, values: list[Any]) -> bool:
@@ -229,9 +227,11 @@ class _Tensors:
         return _constant(self.region, number, self.iteration)
 
     def _read(self, value: fx.Node) -> Any:
-        """What ``item`` has read, unless the tensor has been changed since."""
+        """What ``item`` has read, unless the tensor has been changed since, or stands in for another sum."""
         (tensor,) = value.args
-        if not isinstance(tensor, fx.Node) or tensor.meta.get(_STAND_IN) or mutated_after(tensor.graph, tensor, value):
+        if not isinstance(tensor, fx.Node) or tensor.target is torch.empty:
+            return None
+        if mutated_after(tensor.graph, tensor, value):
             return None
         made = self.region.tx.output.current_tracer.proxy(tensor)
         for method, *arguments in (("detach",), ("to", torch.float64), ("reshape", ())):
