@@ -86,11 +86,7 @@ from torch._dynamo.variables.builder import SourcelessBuilder, wrap_fx_proxy
 from torch._dynamo.variables.ctx_manager import GenericContextWrappingVariable
 
 # What carries a position from one document to the next.
-from torch._dynamo.variables.functions import (
-    FunctoolsPartialVariable,
-    LocalGeneratorObjectVariable,
-    NestedUserFunctionVariable,
-)
+from torch._dynamo.variables.functions import FunctoolsPartialVariable, LocalGeneratorObjectVariable
 from torch._dynamo.variables.iter import IteratorVariable
 from torch._dynamo.variables.misc import AutogradFunctionContextVariable, NullVariable
 

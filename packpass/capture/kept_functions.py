@@ -26,7 +26,6 @@ from packpass.capture.dynamo import (
     CellVariable,
     FunctoolsPartialVariable,
     ListVariable,
-    NestedUserFunctionVariable,
     TupleVariable,
     ValueMutationNew,
     call,
@@ -149,7 +148,6 @@ def made_again(tx: Any, template: Any, own: Any, values: Any) -> Any:
         keywords = dict(zip(function.keywords, places[count:], strict=True))
         return variable(tx, functools.partial).call_function(tx, places[:count], keywords)
     made, cells = copy.copy(function), len(_cells(function))
-    assert isinstance(made, NestedUserFunctionVariable)
     made.closure = TupleVariable(places[:cells]) if cells else function.closure
     made.defaults = TupleVariable(places[cells:]) if places[cells:] else function.defaults
     return made

@@ -19,7 +19,6 @@ from packpass.capture.dynamo import (
     ConstDictVariable,
     FunctoolsPartialVariable,
     ListVariable,
-    NestedUserFunctionVariable,
     SymNodeVariable,
     TensorVariable,
     TupleVariable,
@@ -67,7 +66,8 @@ class Rows:
 
 def is_function(value: Any) -> bool:
     """Is this a function that the traced program has made, with values that it keeps?"""
-    return isinstance(value, (NestedUserFunctionVariable, FunctoolsPartialVariable))
+    # Of what Dynamo knows, only a function that traced code has made may wrap another; nothing is asked of the value.
+    return isinstance(value, FunctoolsPartialVariable) or "wrapped_fn" in vars(value)
 
 
 def parts_of(tx: Any, value: Any) -> tuple[type, tuple[str, ...] | None, list[Any]] | None:
