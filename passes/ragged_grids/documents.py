@@ -22,6 +22,7 @@ from passes.ragged_grids.sizes import (
     Quotient,
     Ratio,
     Remainder,
+    Scaled,
     Truncated,
     factored,
     is_float,
@@ -30,6 +31,7 @@ from passes.refused import Refused
 
 _ops = torch.ops.packpass
 OPERATORS = {sympy.Add: operator.add, sympy.Mul: operator.mul, sympy.Max: torch.maximum, sympy.Min: torch.minimum}
+FLOATS: dict[Any, Any] = {Ratio: operator.truediv, Scaled: operator.mul, Power: torch.pow}
 DIVISIONS = {Quotient: operator.floordiv, Remainder: operator.mod}
 
 _LOGIC = {sympy.And: torch.logical_and, sympy.Or: torch.logical_or}
@@ -90,8 +92,8 @@ class Documents:
             return int(found)
         if found.is_Float:
             return float(found)
-        if found.func is Ratio or found.func is Power:
-            op: Any = operator.truediv if found.func is Ratio else torch.pow
+        if found.func in FLOATS:
+            op = FLOATS[found.func]
             return self.call(op, *(self._float(part) for part in found.args))
         if found.func is Truncated:
             return self.call("to", self._float(found.args[0]), torch.int64, method=True)

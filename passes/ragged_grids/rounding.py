@@ -41,8 +41,10 @@ def _is_one_operation(machine: Machine, node: fx.Node) -> bool:
         return False
     if name == "sym_float" or (name in DIVIDING and not any(type(arg) is float for arg in args)):
         return True
-    numbers = [machine.expression(arg, node) for arg in args if isinstance(arg, fx.Node)]
-    return len(numbers) <= 1 and all(number.is_Atom for number in numbers)
+    numbers = [arg for arg in args if isinstance(arg, fx.Node)]
+    if name == "mul":  # a product of a name stays one, whatever the name is known to stand for (`sizes.Scaled`)
+        return len(numbers) == 1 and bool(example(numbers[0]).node.expr.is_Symbol)
+    return len(numbers) <= 1 and all(machine.expression(number, node).is_Atom for number in numbers)
 
 
 def _integer(arg: Any) -> Any:

@@ -83,6 +83,12 @@ class Ratio(sympy.Function):
     is_real = True
 
 
+class Scaled(sympy.Function):
+    """``a * b`` of a float and an integer, which nothing takes apart."""
+
+    is_real = True
+
+
 class Power(sympy.Function):
     """``a ** b`` of floats."""
 
@@ -260,13 +266,15 @@ def _in_our_words(found: Any) -> Any:
     if not found.args:
         return found
     args = [_in_our_words(part) for part in found.args]
+    if found.is_Mul and len(args) == 2 and args[0].is_Float and args[1].is_Symbol:
+        return Scaled(*args)
     ours = _WORDS.get(type(found).__name__)
     return ours(*args) if ours is not None else found.func(*args)
 
 
 def is_float(number: Any) -> bool:
     """Does Python compute a number in floating point? What is made an integer of it does no more."""
-    if number.is_Float or number.func in (Ratio, Power):
+    if number.is_Float or number.func in (Ratio, Scaled, Power):
         return True
     return number.func is not Truncated and any(map(is_float, number.args))
 
