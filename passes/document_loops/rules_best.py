@@ -13,7 +13,6 @@ alone, whose order does not depend on what lies behind them: the slots behind ar
 from __future__ import annotations
 
 import dataclasses
-import operator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,7 +24,7 @@ from passes.document_loops.integers import FULL, Affine, Window
 from passes.document_loops.moved import count, ends_of, own_length
 from passes.document_loops.op_names import label
 from passes.document_loops.rules_reductions import Over
-from passes.document_loops.terms import Apply, Fill, Term
+from passes.document_loops.terms import Fill, Term
 from passes.refused import Refused
 
 if TYPE_CHECKING:
@@ -81,15 +80,3 @@ def in_front(machine: Machine, segment: Segment, term: Term, dtype: torch.dtype,
     info = torch.iinfo(dtype)
     filled = machine.intern(Fill(term, segment.window, info.min if descending else info.max, segment.dim))
     return filled, Window(between=(Affine(), count(ends_of(machine.boundaries, segment.window))))
-
-
-def holds_positions(term: Any, sorted_: type) -> bool:
-    """Are these positions of slots in their own document?"""
-    if isinstance(term, Best):
-        return True
-    if not isinstance(term, Apply) or term.target is not operator.getitem or not isinstance(term.args[0], sorted_):
-        return False
-    made: Any = term.args[0]
-    if term.args[1] == 1:
-        return not made.others
-    return holds_positions(made.of.of if isinstance(made.of, Fill) else made.of, sorted_)

@@ -24,9 +24,9 @@ from passes.document_loops.integers import FULL, Window
 from passes.document_loops.machine import OPAQUE, Machine, Segment
 from passes.document_loops.op_names import label, name_of
 from passes.document_loops.rules import bound_arguments, outside_call, rule
-from passes.document_loops.rules_best import best, holds_positions, in_front
+from passes.document_loops.rules_best import Best, best, in_front
 from passes.document_loops.rules_reductions import Over, over
-from passes.document_loops.terms import Apply, Take, Term
+from passes.document_loops.terms import Apply, Fill, Take, Term
 from passes.refused import Refused
 
 _ops = torch.ops.packpass
@@ -168,10 +168,22 @@ def reordered(machine: Machine, node: fx.Node, value: Any, index: Any) -> Any:
     if not whole or value.dim != -value.rank:
         return None
     term: Any = machine.read(order, node)
-    if not holds_positions(term, Sorted):
+    if not _holds_positions(term):
         return None
     moved = machine.intern(Reordered(machine.read(value, node), term, order.window, value.dim))
     return machine.fresh(moved, value.rank, order.window)
+
+
+def _holds_positions(term: Any) -> bool:
+    """Are these positions of slots in their own document?"""
+    if isinstance(term, Best):
+        return True
+    if not isinstance(term, Apply) or term.target is not operator.getitem or not isinstance(term.args[0], Sorted):
+        return False
+    made = term.args[0]
+    if term.args[1] == 1:
+        return not made.others
+    return _holds_positions(made.of.of if isinstance(made.of, Fill) else made.of)
 
 
 # === Sorts ===================================================================================================

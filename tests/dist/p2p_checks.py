@@ -108,22 +108,41 @@ def many(cp: int, backend: str) -> list[tuple[int, int]]:
     return figures
 
 
-def parts(cp: int, name: str) -> list[tuple[int, int, int]]:
-    """A program of `p2p_parts`: graphs, exchanges per call, messages left, for 3, 1 and 5 documents."""
+def _figures(
+    cp: int, name: str, program: Any, fields_of: Callable[[Tensor], list[Tensor]], rolls: bool = False
+) -> list[tuple[int, int, int]]:
+    """Graphs, exchanges per call, messages left, for 3, 1 and 5 documents; ``rolls``: what comes is the rolled row."""
     torch._dynamo.reset()
-    group, program, recorder = group_of(cp), p2p_parts.PARTS[name], Recorder()
+    group, recorder = group_of(cp), Recorder()
     compiled = torch.compile(program, backend=recorder, fullgraph=True, options=OPTIONS)
     figures = []
     for seed, count in enumerate((3, 1, 5)):
         cu, size = boundaries(cp, count, seed)
         row = whole_row((2, size), torch.int64, seed)
-        fields = [naive.shard(r, cu.tolist(), cp, dist.get_rank(group), -1) for r in (row, row % 3 - 1)]
-        want = program(*fields, cu, group)
+        fields = [naive.shard(r, cu.tolist(), cp, dist.get_rank(group), -1) for r in fields_of(row)]
+        want = _listed(program(*fields, cu, group))
         got, exchanges = executed(group, lambda: compiled(*fields, cu, group))  # noqa: B023
-        for i, (a, b) in enumerate(zip(got, want, strict=True)):
+        for i, (a, b) in enumerate(zip(_listed(got), want, strict=True)):
             check(a.dtype == b.dtype and torch.equal(a, b), name, count, i)
+        if rolls:
+            rolled = naive.shard(reference.roll(row, cu, -1, -1, 0), cu.tolist(), cp, dist.get_rank(group), -1)
+            check(torch.equal(got, rolled), name, count)
         figures.append((len(recorder.graphs), exchanges, recorder.count("p2p_")))
     return figures
+
+
+def _listed(made: Any) -> list[Tensor]:
+    return [made] if isinstance(made, Tensor) else list(made)
+
+
+def parts(cp: int, name: str) -> list[tuple[int, int, int]]:
+    """`_figures` of a program of `p2p_parts`."""
+    return _figures(cp, name, p2p_parts.PARTS[name], lambda row: [row, row % 3 - 1])
+
+
+def halves(cp: int, name: str) -> list[tuple[int, int, int]]:
+    """`_figures` of a program of `p2p_halves`."""
+    return _figures(cp, name, p2p_halves.HALVES[name], lambda row: [row], rolls=True)
 
 
 def gradients(cp: int, name: str) -> tuple[bool, list[str]]:
@@ -196,23 +215,6 @@ def megatron(cp: int, backend: str) -> tuple[int, int]:
         for i, (a, b) in enumerate(zip(got, want, strict=True)):
             check(torch.equal(a, b), "megatron", seed, i)
     return len(recorder.graphs), exchanges
-
-
-def halves(cp: int, name: str) -> list[tuple[int, int, int]]:
-    """A program of `p2p_halves`: graphs, exchanges per call, messages left, for 3, 1 and 5 documents."""
-    torch._dynamo.reset()
-    group, program, recorder = group_of(cp), p2p_halves.HALVES[name], Recorder()
-    compiled = torch.compile(program, backend=recorder, fullgraph=True, options=OPTIONS)
-    figures = []
-    for seed, count in enumerate((3, 1, 5)):
-        cu, size = boundaries(cp, count, seed)
-        whole = whole_row((2, size), torch.int64, seed)
-        x = naive.shard(whole, cu.tolist(), cp, dist.get_rank(group), -1)
-        got, exchanges = executed(group, lambda: compiled(x, cu, group))  # noqa: B023
-        rolled = naive.shard(reference.roll(whole, cu, -1, -1, 0), cu.tolist(), cp, dist.get_rank(group), -1)
-        check(torch.equal(got, program(x, cu, group)) and torch.equal(got, rolled), name, count)
-        figures.append((len(recorder.graphs), exchanges, recorder.count("p2p_")))
-    return figures
 
 
 def leave(cp: int, names: list[str]) -> dict[str, list[str]]:
