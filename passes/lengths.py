@@ -37,6 +37,7 @@ from passes.prune import prune
 from passes.single_parts import without_single_parts
 from passes.sums_in_front import with_running_sums
 from passes.turned_in_place import with_turned_views
+from passes.views_in_front import with_views_in_front
 
 _Made = tuple[str, Steps]
 
@@ -46,6 +47,7 @@ def prepare_lengths(graph: fx.Graph) -> None:
     with_explicit_casts(graph)
     with_turned_views(graph)
     without_grad_modes(graph)
+    with_views_in_front(graph)
     with_entry_totals(graph)
     with_places_in_front(graph)
     with_sorted_rows(graph)

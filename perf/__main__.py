@@ -18,7 +18,7 @@ DEFAULT_OUT = pathlib.Path("perf/results")
 STORED = pathlib.Path("perf/measured")
 """Runs on machines that are not here, kept with the code."""
 ALL = "all.json"
-LIMITS = {"cpu": 520.0, "cuda": 400.0}
+LIMITS = {"cpu": 450.0, "cuda": 400.0}
 """Seconds after which no further case is started: the last may still take some, and all shall be done in 10 minutes, on
 a GPU in 8."""
 
@@ -65,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="smaller and fewer: to try everything out, not to measure")
     parser.add_argument("--full", action="store_true", help="sweep further than the report does (minutes per case)")
     parser.add_argument(
-        "--limit", type=float, metavar="SECONDS", help="start no further case after this (default: 520, on a GPU 400)"
+        "--limit", type=float, metavar="SECONDS", help="start no further case after this (default: 450, on a GPU 400)"
     )
     parser.add_argument(
         "--merge",

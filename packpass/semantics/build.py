@@ -55,6 +55,7 @@ class Builder:
         self.made: list[fx.Node] = []
         self.names = names
         self._regions: list[tuple[Any, ...]] | None = None
+        self._graphs: dict[fx.Node, fx.GraphModule] = {}
 
     def call(self, target: Any, *args: Any, method: bool = False, fake: Any = None, **kwargs: Any) -> fx.Node:
         """One call; its fake value is computed unless ``fake`` gives it.
@@ -87,11 +88,28 @@ class Builder:
                 node.meta["unbacked_bindings"] = made
         return node
 
+    def inner(self, graph: fx.GraphModule) -> fx.Node:
+        """A graph for a higher-order operator, which becomes a part of the module."""
+        owner: Any = self.graph.owning_module
+        known = [name for name, module in owner.named_children() if module is graph]
+        name = (
+            known[0] if known else next(n for n in map("inner_{}".format, itertools.count()) if not hasattr(owner, n))
+        )
+        setattr(owner, name, graph)
+        with self.graph.inserting_before(self.before) if self.before is not None else contextlib.nullcontext():
+            node = self.graph.get_attr(name)
+        self.made.append(node)
+        self._graphs[node] = graph
+        return node
+
     def undo(self) -> None:
         """Remove what was added."""
         for node in reversed(self.made):
             self.graph.erase_node(node)
         self.made = []
+
+    def _value(self, node: fx.Node) -> Any:
+        return self._graphs[node] if node in self._graphs else example(node)
 
     def _run(self, node: fx.Node, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         if self._regions is None:
@@ -99,7 +117,7 @@ class Builder:
         mode = self.mode
         if mode is None:
             mode = next((m for n in node.all_input_nodes if (m := fake_mode_of(example(n))) is not None), None)
-        given, keywords = fx.map_arg(args, example), fx.map_arg(dict(kwargs), example)
+        given, keywords = fx.map_arg((args, dict(kwargs)), self._value)
         with (
             mode or contextlib.nullcontext(),
             ignore_fresh_symbols(mode),

@@ -246,7 +246,7 @@ def _written_inside(node: fx.Node) -> tuple[fx.Node, ...]:
     if len(inside) != 1:
         return _operands(node)
     sub, inputs, _ = inside[0]
-    if op_name(node) == AUTOGRAD_FUNCTION and _hands_on(sub):
+    if op_name(node) == AUTOGRAD_FUNCTION and _hands_on(sub, getattr(owner, str(node.args[1]), None)):
         return _operands(node)
     written = {storage(target) for n in sub.graph.nodes for target in written_inputs(n)}
     if None in written:
@@ -254,7 +254,7 @@ def _written_inside(node: fx.Node) -> tuple[fx.Node, ...]:
     return tuple(outer for outer, inner in inputs if storage(inner) in written and _holds_tensors(example(outer)))
 
 
-def _hands_on(forward: fx.GraphModule) -> bool:
+def _hands_on(forward: fx.GraphModule, backward: Any) -> bool:
     """May the backward of an ``autograd.Function``, or who gets its results, write memory that it was given?"""
     results, *kept = next(n for n in reversed(forward.graph.nodes) if n.op == "output").args[0]
     returned: list[fx.Node] = []
@@ -262,7 +262,17 @@ def _hands_on(forward: fx.GraphModule) -> bool:
     saved: list[fx.Node] = []
     fx.node.map_arg(kept, saved.append)
     given = {storage(n) for n in forward.graph.nodes if n.op == "placeholder"} | {None}
-    return any(map(_may_hold_tensors, saved)) or any(_may_hold_tensors(n) and storage(n) in given for n in returned)
+    if any(map(_may_hold_tensors, saved)) and _writes_given(backward):
+        return True
+    return any(_may_hold_tensors(n) and storage(n) in given for n in returned)
+
+
+def _writes_given(graph: Any) -> bool:
+    """May a graph write what it takes?"""
+    if not isinstance(graph, fx.GraphModule):
+        return True
+    given = {storage(n) for n in graph.graph.nodes if n.op == "placeholder" and _may_hold_tensors(n)} | {None}
+    return any(storage(target) in given for n in graph.graph.nodes for target in written_inputs(n))
 
 
 def _may_hold_tensors(node: fx.Node) -> bool:

@@ -97,6 +97,8 @@ def said_of(terms: Iterable[Any]) -> tuple[tuple[str, ...], str | None]:
     for term in (part for whole in terms for part in walk(whole)):
         if isinstance(term, Apply) and collective_name(term.target) in _EXCHANGES:
             found[collective_name(term.target), tuple(map(str, term.args[1:]))] = None
+        for exchange in getattr(term, "exchanges", ()):  # of a function with a backward of its own
+            found[exchange] = None
     groups = {words[-1] for _, words in found}
     texts = (f"{name}({', '.join(words)}) of all documents" for name, words in found)
     return tuple(sorted(texts)), groups.pop() if len(groups) == 1 else None

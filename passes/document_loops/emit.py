@@ -100,6 +100,10 @@ class Emitter:
         except NotBuilt as error:
             raise Refused("emit", f"the whole-row form of {error}", error.node) from error
 
+    def inner(self, graph: fx.GraphModule) -> fx.Node:
+        """A graph for a higher-order operator."""
+        return self._builder.inner(graph)
+
     def _beside_the_first(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Arguments of an op of packpass, on the device of the first, which is the row: boundaries may come from the
         host, or a row may be made there."""

@@ -20,6 +20,7 @@ from passes.document_loops.foreign import JOINING, foreign_view, refuse_foreign
 from passes.document_loops.machine import PER_DOCUMENT, Machine, Segment
 from passes.document_loops.moved import meets, onto
 from passes.document_loops.op_names import label, name_of
+from passes.document_loops.own_backward import own_backward
 from passes.document_loops.own_memory import own_memory
 from passes.document_loops.rules import (
     DOCUMENTS,
@@ -80,6 +81,7 @@ def _interpret(machine: Machine, node: fx.Node) -> None:
         value = by_meaning(machine, node) if value is NotImplemented else value
         for look in (of_each, binned, collected, batched):
             value = look(machine, node) if value is NotImplemented else value
+        value = own_backward(machine, node, step) if value is NotImplemented else value
         machine.values[node] = taken_apart(machine, node, refused, step) if value is NotImplemented else value
 
 

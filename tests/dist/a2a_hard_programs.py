@@ -226,6 +226,12 @@ def detached(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     return torch.cat(out) + x.sum()
 
 
+def row_detached_in_the_loop(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    cp = size_of(group)
+    out = [gathered(x.detach()[s // cp : e // cp], group) for s, e in pairwise(cu.tolist())]
+    return torch.cat(out) + x.sum()
+
+
 def hooked(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     cp, out = size_of(group), []
     for start, stop in pairwise(cu.tolist()):
@@ -359,6 +365,7 @@ REWRITTEN = {
         Hard(computed.converted_before),
         Hard(computed.counted_before),
         Hard(detached, differentiable=False),
+        Hard(row_detached_in_the_loop, differentiable=False),
         Hard(computed.activated_before),
         Hard(computed.projected_before, differentiable=False),
         Hard(computed.normalised_heads),

@@ -68,6 +68,46 @@ def differentiable_sum(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     return torch.cat([p - differentiable.all_reduce(p.sum(0), group=group) for p in shards(x, cu, group)])
 
 
+class SummedOverRanks(torch.autograd.Function):
+    """The sum over the ranks, which hands gradients on as they come: every rank has the same ones."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
+        total = x.clone()
+        dist.all_reduce(total, group=group)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad, None
+
+
+class GradientOverRanks(torch.autograd.Function):
+    """Hands a value on, and adds up its gradients over the ranks."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
+        ctx.group = group
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        total = grad.clone()
+        dist.all_reduce(total, group=ctx.group)
+        return total, None
+
+
+def sum_of_a_function(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    return torch.cat([p - SummedOverRanks.apply(p.sum(0), group) for p in shards(x, cu, group)])
+
+
+def sum_with_gradients_over_ranks(x: Tensor, cu: Tensor, group: Any) -> Tensor:
+    out = []
+    for p in shards(x, cu, group):
+        out.append(p * SummedOverRanks.apply(GradientOverRanks.apply(p.sum(0), group), group))
+    return torch.cat(out)
+
+
 def handles_of_sums(x: Tensor, cu: Tensor, group: Any) -> Tensor:
     out, handles = [], []
     for part in shards(x.detach(), cu, group):
@@ -189,6 +229,8 @@ REWRITTEN = {
         Each(counted_for_a_loss),
         Each(functional_sum, differentiable=True),
         Each(differentiable_sum, differentiable=True),
+        Each(sum_of_a_function),
+        Each(sum_with_gradients_over_ranks, differentiable=True),
         Each(handles_of_sums),
         Each(first_slot_of_the_next_rank),
         Each(largest_of_all_ranks),
