@@ -14,7 +14,8 @@ After::
 
 Every document makes the same view, and the passes know what is cut from a tensor outside. Not a rewrite of its own:
 runs before the passes that look at loops, changes no value and no gradient, and leaves views of what the loop writes,
-what is looked at by anything that could tell one view from another, and loops that switch modes.
+what is looked at by anything that could tell one view from another, and loops that switch modes or whose documents go
+several ways (a view that only some make has no gradient where none does).
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from torch import fx
 from packpass.semantics import call_of, example, storage
 from packpass.semantics.effects import changes_mode, effects_of, reshapes_in_place, written_inputs
 from packpass.semantics.names import base_name, is_in_place, op_name
-from passes.loops import find
+from passes.loops import WAYS, find
 
 
 def with_views_in_front(graph: fx.Graph) -> None:
     """Make such views once, in front of the loop."""
     for loop in find(graph):
-        if any(changes_mode(node) or _reshapes(node) for node in loop.nodes):
+        if any(changes_mode(node) or node.target in WAYS or _reshapes(node) for node in loop.nodes):
             continue
         first, written = loop.iterations[0][0], loop.written
         made: dict[Any, fx.Node] = {}
@@ -56,7 +57,8 @@ def _is_view(node: fx.Node, inside: set[fx.Node]) -> bool:
         return False
     if set(node.all_input_nodes) & inside or storage(given) is None or storage(node) != storage(given):
         return False
-    return effects_of(node).repeatable and not _is_written(node)
+    selects = op_name(node) == "getitem"  # what an index says of a document is for the passes to see
+    return not selects and effects_of(node).repeatable and not _is_written(node)
 
 
 def _is_written(view: fx.Node) -> bool:
