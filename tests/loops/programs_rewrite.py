@@ -81,6 +81,7 @@ from . import (
     rewrite_slices,
     rewrite_slots,
     rewrite_spans,
+    rewrite_split_alike,
     rewrite_stopped,
     rewrite_strided,
     rewrite_subscripts,
@@ -126,6 +127,7 @@ __all__ = [
     "rewrite_floats",
     "rewrite_refilled",
     "rewrite_spans",
+    "rewrite_split_alike",
     "rewrite_written_down",
     "rewrite_python_lengths", "rewrite_tensor_lists", "rewrite_valid",
 ]  # fmt: skip
