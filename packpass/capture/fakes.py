@@ -40,6 +40,7 @@ from packpass.capture.frame import LOOP_MODES
 from packpass.capture.origins import has_integers
 from packpass.capture.questions import question
 from packpass.capture.state import active
+from packpass.markers.sizes import note_copy
 from packpass.semantics import AUTOGRAD_FUNCTION, op_name
 from packpass.semantics.sizes import DISTINCT
 from packpass.semantics.slotwise import of_one_slot
@@ -90,6 +91,8 @@ def run_node(original: Any, tracer: Any, node: Any, args: Any, kwargs: Any, nnmo
             with without_fake_cache(_mode_of_documents((*args, *kwargs.values()))):
                 out = original(tracer, node, args, kwargs, nnmodule)
             _something_is_left(node, args, out)
+            if op_name(node) == "clone" and has_integers(args[0], 1):
+                note_copy(out, args[0])
             return out
         except Exception as error:
             asked = asked_of_data(error)

@@ -36,7 +36,7 @@ import torch
 from torch.fx.node import has_side_effect
 
 from packpass._compat import current_shape_env, statically_known_true
-from packpass.markers.sizes import attention_like, fresh_size, kept_size, ragged_like, sharing
+from packpass.markers.sizes import attention_like, fresh_size, kept_size, part_like, ragged_like, sharing
 
 _lib = torch.library.Library("packpass_capture", "DEF")
 _TAGS = (torch.Tag.pt2_compliant_tag,)
@@ -311,12 +311,16 @@ def _(collected: torch.Tensor, length: int, dim: int = 0) -> torch.Tensor:
     return collected.new_empty((length + 1,), dtype=torch.int64)
 
 
-for _name in ("split_get", "segment"):
-    torch.library.register_fake(
-        f"packpass_capture::{_name}",
-        lambda x, of, index, dim: sharing(x, ragged_like(x, (dim % x.dim(),))),
-        lib=_lib,
-    )
+torch.library.register_fake(
+    "packpass_capture::split_get",
+    lambda x, lengths, index, dim: sharing(x, part_like(x, lengths, index, dim)),
+    lib=_lib,
+)
+torch.library.register_fake(
+    "packpass_capture::segment",
+    lambda x, boundaries, index, dim: sharing(x, ragged_like(x, (dim % x.dim(),))),
+    lib=_lib,
+)
 
 
 torch.library.register_fake(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -24,7 +25,7 @@ def ragged_like(
     entries of a list are put together."""
     sizes: list[int | torch.SymInt] = []
     for d, s in enumerate(x.shape):
-        unknown = isinstance(s, torch.SymInt) and bool(free_unbacked_symbols(s))
+        unknown = _is_unknown(s)
         alike = [other for other in others if other.dim() == x.dim()]
         if alike:
             unknown = not all(statically_known_true(s == other.shape[d]) for other in alike)
@@ -33,6 +34,36 @@ def ragged_like(
         else:
             sizes.append(fresh_size() if unknown or d in fresh_dims else s)
     return x.new_empty(sizes)
+
+
+def _is_unknown(size: int | torch.SymInt) -> bool:
+    return isinstance(size, torch.SymInt) and bool(free_unbacked_symbols(size))
+
+
+def part_like(x: torch.Tensor, lengths: torch.Tensor, index: int | torch.SymInt, dim: int) -> torch.Tensor:
+    """A part that ``x`` is split into by ``lengths``: parts with one number of several rows are equally long, which
+    some calls of Python ask (``target.size() != input.size()``), until the lengths are changed."""
+    known = _known_parts(lengths)
+    key = index.node.expr if isinstance(index, torch.SymInt) else index
+    if key not in known:
+        known[key] = fresh_size()
+    sizes = [fresh_size() if d != dim % x.dim() and _is_unknown(s) else s for d, s in enumerate(x.shape)]
+    sizes[dim] = known[key]
+    return x.new_empty(sizes)
+
+
+def _known_parts(lengths: torch.Tensor) -> dict[Any, torch.SymInt]:
+    """How long the parts are that something is split into by ``lengths``, by their numbers."""
+    version, known = getattr(lengths, _PARTS, (None, None))
+    if known is None or version != lengths._version:
+        known = {}
+        setattr(lengths, _PARTS, (lengths._version, known))
+    return known
+
+
+def note_copy(copy: torch.Tensor, lengths: torch.Tensor) -> None:
+    """``copy`` holds the same numbers, until one of both is changed: lists of them split alike."""
+    setattr(copy, _PARTS, (copy._version, _known_parts(lengths)))
 
 
 def sharing(x: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
@@ -61,7 +92,7 @@ def kept_size(mask: torch.Tensor) -> torch.SymInt:
     return size
 
 
-_KEPT, _TOTAL = "_packpass_kept", "_packpass_total"
+_KEPT, _TOTAL, _PARTS = "_packpass_kept", "_packpass_total", "_packpass_parts"
 
 
 def note_total(collected: torch.Tensor, totals: list[torch.SymInt]) -> None:

@@ -25,14 +25,19 @@ must_hold_op = define(
 )
 
 
-def _some_kernel(number: int, message: str) -> None:
+def _nothing(number: int, message: str) -> Tensor:
+    return torch.empty(0)
+
+
+def _some_kernel(number: int, message: str) -> Tensor:
     if number <= 0:
         raise RuntimeError(message)
+    return torch.empty(0)
 
 
-must_be_some_op = define(
-    "must_be_some(SymInt number, str message) -> ()", fake=lambda number, message: None, kernel=_some_kernel
-)
+# An empty tensor, which nobody uses: Inductor writes C++ that waits to be called only in front of a call that has a
+# device, and frees the memory of that C++ behind any call.
+must_be_some_op = define("must_be_some(SymInt number, str message) -> Tensor", fake=_nothing, kernel=_some_kernel)
 # Without an output they would be dead code to every pass over a graph.
 torch.fx.has_side_effect(must_hold_op)
 torch.fx.has_side_effect(must_be_some_op)

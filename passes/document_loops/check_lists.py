@@ -104,6 +104,9 @@ def check_pieces(
             if machine.skips_empty or machine.reach or value.term.reach or mutated_after(graph, user, user.next):
                 raise Refused("list-use", "a list that lacks documents, or is changed, is looped over again", user)
             continue
+        if user.target is markers.LIST_GET and isinstance(value.term, ROWS) and not machine.skips_empty:
+            _says_of_what_kind(user, value.rank + value.term.dim)
+            continue
         if user.target is markers.LIST_BOUNDARIES and isinstance(value.term, ROWS) and not machine.skips_empty:
             continue
         if user not in sizes and not joins and not pads:

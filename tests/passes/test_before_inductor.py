@@ -289,6 +289,23 @@ def test_a_number_that_must_be_some_needs_no_kernel() -> None:
         torch.ops.packpass.must_be_some(0, "there is none")
 
 
+@pytest.mark.parametrize("grad", [False, True])
+def test_a_check_of_a_number_stands_between_kernels(grad: bool) -> None:
+    """Inductor frees what a kernel in front of the check needs only behind that kernel."""
+
+    def program(x: Tensor, numbers: Tensor) -> Tensor:
+        count = int(numbers.max()) + 1
+        lengths = torch.zeros(count, dtype=torch.long).scatter_add_(0, numbers, torch.ones_like(numbers))
+        return torch.cat([torch.tanh(part - part.mean(0)) for part in x.split(lengths.tolist())])
+
+    torch._dynamo.reset()
+    compiled = torch.compile(program, backend=packpass.backend)
+    for lengths in ([2, 3], [5, 1, 4]):
+        x = torch.randn(sum(lengths), 3, requires_grad=grad)
+        numbers = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))
+        torch.testing.assert_close(compiled(x, numbers), program(x, numbers))
+
+
 def test_the_gradient_of_no_deviation_is_that_of_eager() -> None:
     """Nothing differs; one slot; no slot: 0, and no number."""
 
