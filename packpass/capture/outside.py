@@ -8,7 +8,7 @@ from packpass.capture import branches, flags, joins, last_boundary, short_circui
 from packpass.capture.dynamo import TensorVariable
 from packpass.capture.frame import LOOP_MODES
 from packpass.capture.state import current_frame
-from packpass.capture.watch import watch_mask
+from packpass.capture.watch import watch_check, watch_mask
 
 
 def settled(tx: Any, instruction: Any, jumps_if: bool) -> bool:
@@ -18,6 +18,7 @@ def settled(tx: Any, instruction: Any, jumps_if: bool) -> bool:
     if frame.seeks and isinstance(value, TensorVariable):
         watch_mask(tx, value)
         flags.watch(tx, value)
+        watch_check(tx, value, branches.goes_on_if(tx, instruction, jumps_if) is not None)
     outcome = last_boundary.followed(tx, value)
     if outcome is None and pops:
         outcome = joins.truth(tx, value)

@@ -29,14 +29,14 @@ def ends_of_part(tx: Translator, lengths: Value, x: Value, dim: Value, i: Value)
         return ends
 
     ends = region.in_front(("ends", node, x.as_proxy().node, dim.as_python_constant()), made)
-    if not _counts_up(sympy.sympify(expression(i)), expression(region.index)):
+    if not counts_up(sympy.sympify(expression(i)), expression(region.index)):
         return call(tx, plain_parts.part_by_length, ends, lengths, i)
     pad = torch.nn.functional.pad
     boundaries = region.in_front(("boundaries", node), lambda: emit(tx, pad, ends.as_proxy(), (1, 0)))
     return call(tx, plain_parts.part_by_boundaries, boundaries, i)
 
 
-def _counts_up(number: Any, index: Any) -> bool:
+def counts_up(number: Any, index: Any) -> bool:
     """Is a number made of the loop's index, and of constants that are not negative?"""
     coefficients = sympy.Poly(number, index).all_coeffs() if number.is_polynomial(index) else [None]
     return all(c is not None and c.is_Integer and c >= 0 for c in coefficients)

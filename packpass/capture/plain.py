@@ -98,6 +98,7 @@ class Documents:
         self.calls = calls  # does making an entry call code of the user?
         self.origin = origin  # the tensor whose tolist() this is
         self.pick: Any = None  # makes an entry from any number, as a subscript of a list does
+        self.within = False  # is that so of numbers of its own entries alone, not of those that count from its end?
         self.cut: Any = None  # for a slice of such a list: that tensor, and how many entries are left out at its ends
         self.floats: Any = None  # the tensor whose tolist() this is, where its numbers are no integers
         self.parts: Any = None  # of what a tensor is split into: that tensor, the lengths, and the dimension
@@ -123,6 +124,8 @@ class Documents:
                 self.length - first - last, (lambda i: get(i + first)) if first else get, self.kind, self.calls
             )
             part.cut = None if self.cut or self.origin is None else (self.origin, first, last)
+            pick = self.pick
+            part.pick, part.within = None if pick is None else lambda i: pick(i + first), True
             return part
         if isinstance(key, torch.Tensor):
             key = key.item()
@@ -233,13 +236,17 @@ def every(documents: Any, key: Any) -> Any:
     start, step, pick = key.start or 0, key.step, documents.pick
     if step == -1:
         return backwards(documents)
-    return pickable((documents.length - start + step - 1) // step, lambda i: pick(start + i * step), documents.kind)
+    made = pickable((documents.length - start + step - 1) // step, lambda i: pick(start + i * step), documents.kind)
+    made.within = True
+    return made
 
 
 def backwards(documents: Any) -> Any:
     """``reversed(documents)`` of a sequence."""
     get, last = documents.get if documents.pick is None else documents.pick, documents.length - 1
-    return pickable(documents.length, lambda i: get(last - i), documents.kind)
+    made = pickable(documents.length, lambda i: get(last - i), documents.kind)
+    made.within = True
+    return made
 
 
 def pickable(length: Any, get: Any, kind: Any, origin: Any = None) -> Any:

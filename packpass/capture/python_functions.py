@@ -359,6 +359,13 @@ def _isinstance(tx: Translator, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return constant(issubclass(kind.as_python_constant(), wanted.as_python_constant()))
 
 
+def _bool(tx: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """``bool(lengths)``: are there documents?"""
+    value = args[0].realize() if len(args) == 1 and not kwargs else None
+    known = value is not None and is_documents(value) and not is_once(value)
+    return call(tx, operator.ne, length_of(tx, value), constant(0)) if known else None
+
+
 def is_ours(tx: Any) -> bool:
     """Is this our own plain code, or torch's, and not the user's?"""
     return is_library(tx.f_code.co_filename)
@@ -378,6 +385,7 @@ FUNCTIONS: dict[Any, Callable[[Any, list[Any], dict[str, Any]], Any]] = {
     builtins.iter: _iter,
     builtins.next: one_by_one.following,
     builtins.isinstance: _isinstance,
+    builtins.bool: _bool,
 }
 """Function of Python -> ``replacement(tx, args, kwargs)``, None if the call is what it seems."""
 

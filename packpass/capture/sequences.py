@@ -10,9 +10,6 @@ import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import sympy
-
-from packpass._compat import values_of
 from packpass.capture import (
     arrays,
     edges,
@@ -48,6 +45,7 @@ from packpass.capture.dynamo import (
     variable,
 )
 from packpass.capture.frame import Mode
+from packpass.capture.in_range import in_range, is_below
 from packpass.capture.lists import CollectedItems, is_documents, items_of
 from packpass.capture.made_vectors import enter_for_several, is_as_data_says
 from packpass.capture.matrices import goes_over_rows, is_column, is_single, numbers_of_rows, rows_of
@@ -217,26 +215,6 @@ def _end(region: Region) -> None:
     region.close()
 
 
-def _in_range(key: Any, length: Value) -> bool:
-    """Is ``0 <= key < length`` in every iteration of the open loop, where its index is below the loop's length?"""
-    if not active.regions:
-        return False
-    region = active.regions[-1]
-    ahead = key - expression(region.index)
-    watch.settle(length, region.whole)
-    spare = expression(length) - expression(region.whole) - ahead
-    if not getattr(spare, "is_number", True):
-        spare = _where_there_are_documents(region, spare)
-    return all(getattr(n, "is_number", True) and bool(n >= 0) for n in (ahead, spare))
-
-
-def _where_there_are_documents(region: Region, number: Any) -> Any:
-    """What a number is wherever the loop runs, if it is one number, and how often that is is a size that is data."""
-    env, length = region.tx.output.shape_env, sympy.sympify(expression(region.whole))
-    found, never = values_of(env, number), length.subs(dict.fromkeys(length.free_symbols, 0)) == 0
-    return found[1] if found is not None and never and length.free_symbols == number.free_symbols else number
-
-
 def refuse_use(tx: Translator, what: str) -> Exception:
     reason = f"{what} needs the number of documents to be a constant"
     return refuse("sequence-use", reason, location_of(tx))
@@ -258,9 +236,10 @@ def _position(tx: Translator, documents: Value, key: Value) -> Value:
         raise refuse_use(tx, f"entry [{number}] of a sequence with one entry per document")
     if isinstance(key, SymNodeVariable):
         # A negative number counts from the end, one too large raises: neither is what the entry of it would be.
-        if _in_range(expression(key), length) or edges.is_neighbour(expression(key)):
+        if in_range(expression(key), length) or edges.is_neighbour(expression(key)):
             return key
-        if active.regions and can_be_picked(tx, documents):
+        within = attribute(tx, documents, "within").as_python_constant()
+        if active.regions and can_be_picked(tx, documents) and (not within or is_below(expression(key), length)):
             return constant(None)
         raise refuse_use(tx, f"entry [{key.sym_num}] of a sequence with one entry per document")
     raise refuse_use(tx, "this subscript")
@@ -295,7 +274,7 @@ def _front(tx: Translator, documents: Value, key: Value) -> Value:
         return stop
     if not whole or origin.is_python_constant() or not isinstance(stop, SymNodeVariable):
         return constant(None)
-    known = any(_in_range(expression(stop) - more, length) for more in (0, 1))
+    known = any(in_range(expression(stop) - more, length) for more in (0, 1))
     return stop if known else constant(None)
 
 

@@ -309,6 +309,16 @@ def watch_item(tx: Any, scalar: Any) -> None:
         raise restart("a number made from boundaries is read in front of a loop")
 
 
+def watch_check(tx: Any, value: Any, only_raises: bool) -> None:
+    """What boundaries hold is checked in front of a loop, which ends the graph in stock torch: ``assert cu_seqlens[-1]
+    % 8 == 0, f"{cu_seqlens[-1]}"``. In a frame that is ready for loops it is an assertion in the graph."""
+    frame = current_frame()
+    known = only_raises and made_from(value.as_proxy().node) is not None
+    if known and frame.mode is Mode.PROBE and loops_are_sought() and code_loops.loop_ahead(tx):
+        frame.mode, frame.only_numbers = Mode.SYMBOLIC, True
+        raise restart("what boundaries hold is checked in front of a loop")
+
+
 def watch_count(tx: Any, node: Any) -> None:
     """A number that is given to the model is read in front of a loop: how many of the boundaries are no padding, say.
     What is cut by it has a size that is data."""

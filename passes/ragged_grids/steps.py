@@ -17,6 +17,7 @@ from packpass.semantics.integers import SMALL
 from packpass.semantics.pointwise import DIVIDING
 from passes.ragged_grids.apart import taken_apart
 from passes.ragged_grids.asked import asked_of, follows
+from passes.ragged_grids.changed import change
 from passes.ragged_grids.looked import expression
 from passes.ragged_grids.machine import Machine, label
 from passes.ragged_grids.rounding import rounded
@@ -71,6 +72,9 @@ def step(machine: Machine, node: fx.Node) -> None:
     if write(machine, node):
         return
     found = effects.effects_of(node)
+    silent = found.known and not (found.random or found.collective or effects.changes_mode(node))
+    if call is not None and silent and effects.written_inputs(node) and change(machine, node, call, apply):
+        return
     if effects.written_inputs(node) or not found.known:
         raise Refused("outer-tensor-write", f"{label(node)} changes a tensor in place, or may", node)
     if found.random or found.collective or effects.changes_mode(node):
