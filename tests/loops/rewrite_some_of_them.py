@@ -15,7 +15,7 @@ def _lengths(x: Tensor, cu: Tensor) -> Args:
     return x, cu.diff()
 
 
-@program("f[1,T] cu", tail=False, wrap=_lengths, shapes=_SHAPES, min_len=1)
+@program("f[1,T] cu", tail=False, wrap=_lengths, shapes=_SHAPES, min_len=1, depends=False)
 def pairs_in_front_of_the_padding(x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
     better, worse = [x[:, :1].sum(1)], [x[:, :1].sum(1)]
     parts = torch.split(x, lengths.tolist(), dim=1)[:-1]
@@ -25,7 +25,7 @@ def pairs_in_front_of_the_padding(x: Tensor, lengths: Tensor) -> tuple[Tensor, T
     return torch.stack(better), torch.stack(worse)
 
 
-@program("f[T,2] cu", tail=False, shapes=_SHAPES[:2] + _SHAPES[3:])
+@program("f[T,2] cu", tail=False, shapes=(*_SHAPES[:2], *_SHAPES[3:4], *_SHAPES[5:]))
 def sums_of_pairs_behind_the_first(x: Tensor, cu: Tensor) -> Tensor:
     ends = cu.tolist()[1:]
     out = []
@@ -34,7 +34,7 @@ def sums_of_pairs_behind_the_first(x: Tensor, cu: Tensor) -> Tensor:
     return torch.stack(out)
 
 
-@program("f[T,2] cu", tail=False, wrap=_lengths, shapes=_SHAPES[:2] + _SHAPES[3:], min_len=1)
+@program("f[T,2] cu", tail=False, wrap=_lengths, shapes=_SHAPES, min_len=1, depends=False)
 def thirds_of_those_in_between(x: Tensor, lengths: Tensor) -> Tensor:
     parts, total = x.split(lengths.tolist())[1:][:-1], x.new_zeros(2)
     for i in range((len(parts) + 2) // 3):
@@ -42,7 +42,7 @@ def thirds_of_those_in_between(x: Tensor, lengths: Tensor) -> Tensor:
     return total
 
 
-@program("f[T,2] cu", tail=False, wrap=_lengths, shapes=_SHAPES, min_len=1)
+@program("f[T,2] cu", tail=False, wrap=_lengths, shapes=_SHAPES, min_len=1, depends=False)
 def every_second_of_the_others(x: Tensor, lengths: Tensor) -> Tensor:
     total = x.new_zeros(2)
     for part in x.split(lengths.tolist())[1:][::2]:
