@@ -34,7 +34,6 @@ from passes.document_loops.documents import as_term, document
 from passes.document_loops.function_graphs import Function, Inner, calls, function_of
 from passes.document_loops.integers import FULL
 from passes.document_loops.machine import Document, Machine, Segment, Slot
-from passes.document_loops.moved import common_window
 from passes.document_loops.rules import is_elementwise
 from passes.document_loops.terms import LENGTH, Apply, Assign, DocGuard, Guard, Outside, Reduce, Term, walk
 from passes.refused import Refused
@@ -82,11 +81,11 @@ def own_backward(machine: Machine, node: fx.Node, step: Step) -> Any:
     per_document = any(isinstance(value, (Document, Slot)) for value in values)
     if not per_document and not any(isinstance(value, Segment) for value in values):
         return NotImplemented
-    _check(machine, function, values)
+    _check(machine, function)
     return _of_documents(machine, function, values) if per_document else _of_slots(machine, function, values, step)
 
 
-def _check(machine: Machine, function: Function, values: Sequence[Any]) -> None:
+def _check(machine: Machine, function: Function) -> None:
     """Nothing may be written that others see, and where no gradient comes there must be none."""
     held = {storage(arg) for arg in function.operands} - {None}
     for gm in (function.forward.graph, function.backward.graph):
@@ -116,16 +115,17 @@ def _refused(function: Function, why: str) -> Refused:
 
 def _of_slots(machine: Machine, function: Function, values: Sequence[Any], step: Step) -> Any:
     segments = [value for value in values if isinstance(value, Segment)]
-    if len({segment.dim for segment in segments}) != 1 or not all(segment.store.exact for segment in segments):
-        raise _refused(function, "takes parts of documents that do not match")
-    window, dim = common_window(machine, segments), segments[0].dim
+    window, dim = segments[0].window, segments[0].dim
+    alike = {(segment.dim, segment.store.exact, segment.window.plain) for segment in segments}
+    if alike != {(dim, True, True)}:  # of one slot it could see that there is one, and drop the dimension
+        raise _refused(function, "takes parts of documents that do not match, or one slot")
     made = _trial(machine, function, values, step)
     guarded = any(t.requires_grad for t in example(function.node) if isinstance(t, torch.Tensor))
 
     def given(value: Any) -> Any:
         if not isinstance(value, Segment):
             return value
-        term = machine.aligned(value, window, function.node, broadcast=True)
+        term = machine.aligned(value, window, function.node)
         return machine.guard(term, window, dim) if guarded else term
 
     whole = machine.intern(_whole(function, tuple(map(given, values)), dim))

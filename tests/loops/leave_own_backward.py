@@ -104,6 +104,18 @@ class Decayed(Function):
         return grad * weight, (grad * x).sum(0) + weight
 
 
+class WithoutItsDimension(Function):
+    """Drops the dimension of slots if there is one."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.squeeze(0) * 2
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return (grad * 2).unsqueeze(0)
+
+
 class Doubled(Function):
     """Writes what it takes."""
 
@@ -164,6 +176,11 @@ def root_for_the_weight(x: Tensor, weight: Tensor, cu: Tensor) -> Tensor:
 @leave("f[T,3] f[3] cu", must_refuse=True, why="every document adds the weight to its gradient")
 def decayed_weight(x: Tensor, weight: Tensor, cu: Tensor) -> Tensor:
     return _each(Decayed, x, cu, weight)
+
+
+@leave("f[T,3] cu", must_refuse=True, min_len=1, why="of one slot, the function sees that there is one")
+def one_slot_without_its_dimension(x: Tensor, cu: Tensor) -> Tensor:
+    return torch.stack([WithoutItsDimension.apply(x[s:e][:1]) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())])
 
 
 @leave("f[T] cu", must_refuse=True, why="what is given is written")

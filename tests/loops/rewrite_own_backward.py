@@ -72,6 +72,18 @@ class Scaled(Function):
         return size * (inner - even * (inner * even).mean(-1, keepdim=True)), (grad * even).sum(0)
 
 
+class Product(Function):
+    @staticmethod
+    def forward(ctx: Any, one: Tensor, other: Tensor) -> Tensor:
+        ctx.save_for_backward(one, other)
+        return one * other
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        one, other = ctx.saved_tensors
+        return grad * other, grad * one
+
+
 class Projected(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
@@ -166,6 +178,15 @@ def one_function_after_the_other(x: Tensor, cu: Tensor) -> Tensor:
             for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())
         ]
     )
+
+
+@program("f[T,2] cu", min_len=1)
+def function_of_two_parts(x: Tensor, cu: Tensor) -> Tensor:
+    out = []
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        part = x[s:e]
+        out.append(F.pad(Product.apply(part[1:], part[:-1]), (0, 0, 1, 0)) + Product.apply(part, part.flip(0)))
+    return torch.cat(out)
 
 
 # === Views that the body makes ==================================================================================
