@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from .harness import leave
-from .rewrite_own_backward import Reversed
+from .rewrite_own_backward import FILLED, SOME, Reversed
 
 
 class Penalised(Function):
@@ -133,57 +133,57 @@ def _each(function: Any, x: Tensor, cu: Tensor, *others: Any) -> Tensor:
     return torch.cat([function.apply(x[s:e], *others) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())])
 
 
-@leave("f[T] cu", must_refuse=True, why="a gradient where none comes")
+@leave("f[T] cu", must_refuse=True, shapes=SOME, why="a gradient where none comes")
 def penalised(x: Tensor, cu: Tensor) -> Tensor:
     return _each(Penalised, x, cu)
 
 
-@leave("f[T,3] cu", must_refuse=True, why="a gradient where none comes")
+@leave("f[T,3] cu", must_refuse=True, shapes=SOME, why="a gradient where none comes")
 def gradients_padded_with_ones(x: Tensor, cu: Tensor) -> Tensor:
     return _each(PaddedWithOnes, x, cu)
 
 
-@leave("f[T] cu", must_refuse=True, why="the backward turns documents around")
+@leave("f[T] cu", must_refuse=True, shapes=SOME, why="the backward turns documents around")
 def turned_back(x: Tensor, cu: Tensor) -> Tensor:
     return _each(TurnedBack, x, cu)
 
 
-@leave("f[T] cu", must_refuse=True, why="the backward looks at all slots of the document")
+@leave("f[T] cu", must_refuse=True, shapes=SOME, why="the backward looks at all slots of the document")
 def normed_gradients(x: Tensor, cu: Tensor) -> Tensor:
     return _each(Normed, x, cu)
 
 
-@leave("f[T] cu", must_refuse=True, min_len=1, why="both ways look at all slots of the document")
+@leave("f[T] cu", must_refuse=True, min_len=1, shapes=FILLED, why="both ways look at all slots of the document")
 def softmax_with_its_own_backward(x: Tensor, cu: Tensor) -> Tensor:
     return _each(Softmaxed, x, cu)
 
 
-@leave("f[T] cu", must_refuse=True, min_len=1, why="it is told the length of its document")
+@leave("f[T] cu", must_refuse=True, min_len=1, shapes=FILLED, why="it is told the length of its document")
 def divided_by_the_length(x: Tensor, cu: Tensor) -> Tensor:
     return torch.cat([Divided.apply(x[s:e], e - s) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())])
 
 
-@leave("f[T] cu", must_refuse=True, why="it is told the number of its document")
+@leave("f[T] cu", must_refuse=True, shapes=SOME, why="it is told the number of its document")
 def divided_by_the_number(x: Tensor, cu: Tensor) -> Tensor:
     return torch.cat([Divided.apply(x[cu[i] : cu[i + 1]], i + 1) for i in range(cu.shape[0] - 1)])
 
 
-@leave("f[T,3] f[3] cu", must_refuse=True, why="the gradient of the weight is no sum over slots")
+@leave("f[T,3] f[3] cu", must_refuse=True, shapes=SOME, why="the gradient of the weight is no sum over slots")
 def root_for_the_weight(x: Tensor, weight: Tensor, cu: Tensor) -> Tensor:
     return _each(LargestForTheWeight, x, cu, weight)
 
 
-@leave("f[T,3] f[3] cu", must_refuse=True, why="every document adds the weight to its gradient")
+@leave("f[T,3] f[3] cu", must_refuse=True, shapes=SOME, why="every document adds the weight to its gradient")
 def decayed_weight(x: Tensor, weight: Tensor, cu: Tensor) -> Tensor:
     return _each(Decayed, x, cu, weight)
 
 
-@leave("f[T,3] cu", must_refuse=True, min_len=1, why="of one slot, the function sees that there is one")
+@leave("f[T,3] cu", must_refuse=True, min_len=1, shapes=FILLED, why="of one slot, the function sees that there is one")
 def one_slot_without_its_dimension(x: Tensor, cu: Tensor) -> Tensor:
     return torch.stack([WithoutItsDimension.apply(x[s:e][:1]) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())])
 
 
-@leave("f[T] cu", must_refuse=True, why="what is given is written")
+@leave("f[T] cu", must_refuse=True, shapes=SOME, why="what is given is written")
 def doubled_in_place(x: Tensor, cu: Tensor) -> Tensor:
     row = x * 1
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
@@ -191,7 +191,7 @@ def doubled_in_place(x: Tensor, cu: Tensor) -> Tensor:
     return row
 
 
-@leave("f[T] cu", must_refuse=True, why="the result shares its memory with the row, and is written")
+@leave("f[T] cu", must_refuse=True, shapes=SOME, why="the result shares its memory with the row, and is written")
 def view_of_a_function_written(x: Tensor, cu: Tensor) -> Any:
     row, out = x.detach() * 1, []
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
@@ -201,7 +201,7 @@ def view_of_a_function_written(x: Tensor, cu: Tensor) -> Any:
     return row, torch.stack(out)
 
 
-@leave("f[T] cu", must_refuse=True, min_len=1, why="the view is of a row that the loop writes")
+@leave("f[T] cu", must_refuse=True, min_len=1, shapes=FILLED, why="the view is of a row that the loop writes")
 def view_of_what_is_written(x: Tensor, cu: Tensor) -> Any:
     row, out = x * 1, []
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):

@@ -9,7 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
-from .harness import program
+from .harness import SHAPES, program
+
+SOME = tuple(shape for shape in SHAPES if shape.kind != "no_documents")
+"""Of no documents, there is nothing to concatenate."""
+FILLED = tuple(shape for shape in SOME if not shape.kind.endswith("empty"))
 
 
 class Rounded(Function):
@@ -110,12 +114,12 @@ class InItsMemory(Function):
         return back.masked_fill_(x < 0, 0.0)
 
 
-@program("f[T] cu")
+@program("f[T] cu", shapes=SOME)
 def rounded_straight_through(x: Tensor, cu: Tensor) -> Tensor:
     return torch.cat([Rounded.apply(x[s:e]).cumsum(0) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())])
 
 
-@program("f[T,2] cu", exact=False)
+@program("f[T,2] cu", exact=False, shapes=SOME)
 def reversed_gradients(x: Tensor, cu: Tensor) -> Tensor:
     out = torch.zeros_like(x)
     for i in range(cu.shape[0] - 1):
@@ -124,7 +128,7 @@ def reversed_gradients(x: Tensor, cu: Tensor) -> Tensor:
     return out
 
 
-@program("f[T,4] cu")
+@program("f[T,4] cu", shapes=SOME)
 def two_results_of_a_function(x: Tensor, cu: Tensor) -> Any:
     gated, best = [], []
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
@@ -134,7 +138,7 @@ def two_results_of_a_function(x: Tensor, cu: Tensor) -> Any:
     return torch.cat(gated), torch.cat(best)
 
 
-@program("f[T,4] f[4] cu", exact=False)
+@program("f[T,4] f[4] cu", exact=False, shapes=SOME)
 def weight_of_a_function(x: Tensor, weight: Tensor, cu: Tensor) -> Tensor:
     out = []
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
@@ -143,12 +147,12 @@ def weight_of_a_function(x: Tensor, weight: Tensor, cu: Tensor) -> Tensor:
     return torch.cat(out)
 
 
-@program("f[T,4] f[4,4] cu")
+@program("f[T,4] f[4,4] cu", shapes=SOME)
 def matrix_of_a_function(x: Tensor, weight: Tensor, cu: Tensor) -> Tensor:
     return torch.stack([Projected.apply(x[s:e], weight).sum(0) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())])
 
 
-@program("f[T,2] cu")
+@program("f[T,2] cu", shapes=SOME)
 def function_that_works_in_its_memory(x: Tensor, cu: Tensor) -> Tensor:
     out = []
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
@@ -158,19 +162,19 @@ def function_that_works_in_its_memory(x: Tensor, cu: Tensor) -> Tensor:
     return torch.cat(out)
 
 
-@program("f[T,2] cu", min_len=1)
+@program("f[T,2] cu", min_len=1, shapes=FILLED)
 def function_of_a_part(x: Tensor, cu: Tensor) -> Tensor:
     return torch.cat(
         [F.pad(InItsMemory.apply(x[s:e][1:]), (0, 0, 0, 1)) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())]
     )
 
 
-@program("f[T,2] cu", min_len=1)
+@program("f[T,2] cu", min_len=1, shapes=FILLED)
 def function_of_what_is_pooled(x: Tensor, cu: Tensor) -> Tensor:
     return torch.stack([Rounded.apply(x[s:e].mean(0)) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())])
 
 
-@program("f[T,2] cu")
+@program("f[T,2] cu", shapes=SOME)
 def one_function_after_the_other(x: Tensor, cu: Tensor) -> Tensor:
     return torch.cat(
         [
@@ -180,7 +184,7 @@ def one_function_after_the_other(x: Tensor, cu: Tensor) -> Tensor:
     )
 
 
-@program("f[T,2] cu", min_len=1)
+@program("f[T,2] cu", min_len=1, shapes=FILLED)
 def function_of_two_parts(x: Tensor, cu: Tensor) -> Tensor:
     out = []
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
@@ -192,7 +196,7 @@ def function_of_two_parts(x: Tensor, cu: Tensor) -> Tensor:
 # === Views that the body makes ==================================================================================
 
 
-@program("f[T,4] cu", min_len=1)
+@program("f[T,4] cu", min_len=1, shapes=FILLED)
 def detached_in_the_loop(x: Tensor, cu: Tensor) -> Tensor:
     out = []
     for i in range(cu.shape[0] - 1):
@@ -201,7 +205,7 @@ def detached_in_the_loop(x: Tensor, cu: Tensor) -> Tensor:
     return torch.cat(out)
 
 
-@program("f[T,4] cu", exact=False)
+@program("f[T,4] cu", exact=False, shapes=SOME)
 def heads_in_the_loop(x: Tensor, cu: Tensor) -> Tensor:
     out = []
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
