@@ -34,12 +34,13 @@ from passes.loops import WAYS, find
 def with_views_in_front(graph: fx.Graph) -> None:
     """Make such views once, in front of the loop."""
     for loop in find(graph):
-        if any(changes_mode(node) or node.target in WAYS or _reshapes(node) for node in loop.nodes):
+        inside = loop.nodes
+        if any(changes_mode(node) or node.target in WAYS or _reshapes(node) for node in inside):
             continue
         first, written = loop.iterations[0][0], loop.written
         made: dict[Any, fx.Node] = {}
         for node in [node for _, body, _ in loop.iterations for node in body]:
-            if not _is_view(node, loop.nodes) or storage(node) in written:
+            if not _is_view(node, inside) or storage(node) in written:
                 continue
             key = (node.op, node.target, node.args, tuple(node.kwargs.items()))
             if key not in made:

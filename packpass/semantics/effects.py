@@ -19,7 +19,7 @@ from torch import fx
 from packpass._compat import is_collective, qualified_name
 from packpass.semantics.binding import example
 from packpass.semantics.call import Call, call_of, is_as_it_was, kept
-from packpass.semantics.inner_graphs import subgraphs
+from packpass.semantics.inner_graphs import inner_graph, places_of, result_of, subgraphs
 from packpass.semantics.memory import storage, writes_of
 from packpass.semantics.names import AUTOGRAD_FUNCTION, base_name, is_in_place, op_name
 
@@ -246,7 +246,7 @@ def _written_inside(node: fx.Node) -> tuple[fx.Node, ...]:
     if len(inside) != 1:
         return _operands(node)
     sub, inputs, _ = inside[0]
-    if op_name(node) == AUTOGRAD_FUNCTION and _hands_on(sub, getattr(owner, str(node.args[1]), None)):
+    if op_name(node) == AUTOGRAD_FUNCTION and _hands_on(sub, inner_graph(node, 1)):
         return _operands(node)
     written = {storage(target) for n in sub.graph.nodes for target in written_inputs(n)}
     if None in written:
@@ -254,24 +254,22 @@ def _written_inside(node: fx.Node) -> tuple[fx.Node, ...]:
     return tuple(outer for outer, inner in inputs if storage(inner) in written and _holds_tensors(example(outer)))
 
 
-def _hands_on(forward: fx.GraphModule, backward: Any) -> bool:
+def _hands_on(forward: fx.GraphModule, backward: fx.GraphModule | None) -> bool:
     """May the backward of an ``autograd.Function``, or who gets its results, write memory that it was given?"""
-    results, *kept = next(n for n in reversed(forward.graph.nodes) if n.op == "output").args[0]
+    results, *kept = result_of(forward)
     returned: list[fx.Node] = []
     fx.node.map_arg(results, returned.append)
     saved: list[fx.Node] = []
     fx.node.map_arg(kept, saved.append)
-    given = {storage(n) for n in forward.graph.nodes if n.op == "placeholder"} | {None}
-    if any(map(_may_hold_tensors, saved)) and _writes_given(backward):
+    given = set(map(storage, places_of(forward))) | {None}
+    if any(map(_may_hold_tensors, saved)) and (backward is None or writes_given(backward)):
         return True
     return any(_may_hold_tensors(n) and storage(n) in given for n in returned)
 
 
-def _writes_given(graph: Any) -> bool:
+def writes_given(graph: fx.GraphModule) -> bool:
     """May a graph write what it takes?"""
-    if not isinstance(graph, fx.GraphModule):
-        return True
-    given = {storage(n) for n in graph.graph.nodes if n.op == "placeholder" and _may_hold_tensors(n)} | {None}
+    given = {storage(n) for n in places_of(graph) if _may_hold_tensors(n)} | {None}
     return any(storage(target) in given for n in graph.graph.nodes for target in written_inputs(n))
 
 

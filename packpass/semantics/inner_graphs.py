@@ -15,6 +15,23 @@ _CALLING = {
 """Operators that run one graph on their operands."""
 
 
+def inner_graph(node: fx.Node, at: int) -> fx.GraphModule | None:
+    """The graph that an argument of a higher-order operator names; None if it is not at hand."""
+    body, owner = node.args[at], node.graph.owning_module
+    found = getattr(owner, str(body.target), None) if isinstance(body, fx.Node) else None
+    return found if isinstance(found, fx.GraphModule) else None
+
+
+def places_of(graph: fx.GraphModule) -> list[fx.Node]:
+    """What a graph is given."""
+    return [node for node in graph.graph.nodes if node.op == "placeholder"]
+
+
+def result_of(graph: fx.GraphModule) -> Any:
+    """What a graph returns."""
+    return next(node for node in reversed(graph.graph.nodes) if node.op == "output").args[0]
+
+
 def subgraphs(
     gm: Any, node: fx.Node
 ) -> list[tuple[fx.GraphModule, list[tuple[fx.Node, fx.Node]], list[tuple[int, fx.Node]]]]:
@@ -28,11 +45,11 @@ def subgraphs(
     if not isinstance(sub, fx.GraphModule):
         return []
     operands = node.args[2:] if name == AUTOGRAD_FUNCTION else node.args[1:]
-    places = [n for n in sub.graph.nodes if n.op == "placeholder"]
+    places = places_of(sub)
     if len(places) != len(operands):
         return []
     inputs = [(o, p) for o, p in zip(operands, places, strict=True) if isinstance(o, fx.Node)]
-    result = next(n for n in reversed(sub.graph.nodes) if n.op == "output").args[0]
+    result = result_of(sub)
     if name == AUTOGRAD_FUNCTION:
         result = result[0]
     items = list(result) if isinstance(result, (tuple, list)) else [result]

@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import fx
 
-from packpass.semantics import AUTOGRAD_FUNCTION, example, op_name
+from packpass.semantics import AUTOGRAD_FUNCTION, example, is_tensor, op_name
 from packpass.semantics.effects import changes_grad_mode
+from packpass.semantics.inner_graphs import inner_graph, places_of, result_of
 from passes.refused import Refused
 
-_KNOWN = {"non_differentiable_idx", "saved_for_backward_idx", "dirty_idx", "args_tensor_mask"}
+_KNOWN = {"non_differentiable_idx", "saved_for_backward_idx", "dirty_idx"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,13 +40,13 @@ class Function:
     @property
     def results(self) -> tuple[Sequence[Any], Sequence[Any]]:
         """Of the forward: what it returns, and what it keeps for the backward."""
-        returned, kept = output(self.forward.graph)
+        returned, kept = result_of(self.forward.graph)
         return returned, kept
 
     @property
     def gradients(self) -> Sequence[Any]:
         """Of the backward, one for each operand."""
-        found: Sequence[Any] = output(self.backward.graph)
+        found: Sequence[Any] = result_of(self.backward.graph)
         return found
 
     def calls(self) -> list[fx.Node]:
@@ -61,24 +62,23 @@ def function_of(node: fx.Node) -> Function | None:
     """
     if op_name(node) != AUTOGRAD_FUNCTION or len(node.args) < 3:
         return None
-    owner = node.graph.owning_module
-    graphs: list[Any] = [getattr(owner, str(a.target), None) if isinstance(a, fx.Node) else None for a in node.args[:2]]
-    if not all(isinstance(gm, fx.GraphModule) for gm in graphs) or not isinstance(example(node), (tuple, list)):
+    forward, backward = inner_graph(node, 0), inner_graph(node, 1)
+    if forward is None or backward is None or not isinstance(example(node), (tuple, list)):
         return None
     if not set(node.kwargs) <= _KNOWN or node.kwargs.get("dirty_idx"):
         raise Refused("no-rule", "a function with a backward of its own writes what it is given", node)
-    return _on_tensors(node, graphs[0], graphs[1])
+    return _on_tensors(node, forward, backward)
 
 
 def _on_tensors(node: fx.Node, forward: fx.GraphModule, backward: fx.GraphModule) -> Function:
     given: tuple[Any, ...] = tuple(node.args[2:])
-    tensors = [at for at, arg in enumerate(given) if _is_tensor(arg)]
-    returned, kept = output(forward)
+    tensors = [at for at, arg in enumerate(given) if is_tensor(arg)]
+    returned, kept = result_of(forward)
     returned = list(returned) if isinstance(returned, (tuple, list)) else [returned]
-    kept_at = [at for at, value in enumerate(kept) if _is_tensor(value)]
-    gradients = output(backward)
+    kept_at = [at for at, value in enumerate(kept) if is_tensor(value)]
+    gradients = result_of(backward)
     gradients = gradients if isinstance(gradients, (tuple, list)) else (gradients,)
-    if not all(map(_is_tensor, returned)) or len(gradients) != len(given):
+    if not all(map(is_tensor, returned)) or len(gradients) != len(given):
         raise Refused("no-rule", "a function with a backward of its own returns something beside tensors", node)
     taken = [*range(len(returned)), *(len(returned) + at for at in kept_at)]
     first = _copy(node, forward, tensors, (tuple(returned), tuple(kept[at] for at in kept_at)))
@@ -87,8 +87,6 @@ def _on_tensors(node: fx.Node, forward: fx.GraphModule, backward: fx.GraphModule
     kwargs: dict[str, Any] = dict(node.kwargs)
     if saved is not None:
         kwargs["saved_for_backward_idx"] = [new for new, at in enumerate(kept_at) if at in saved]  # type: ignore[operator]
-    if "args_tensor_mask" in kwargs:
-        kwargs["args_tensor_mask"] = [True] * len(tensors)
     frozen = tuple(sorted((name, tuple(value)) for name, value in kwargs.items()))
     return Function(node, first, second, tuple(given[at] for at in tensors), frozen)
 
@@ -96,7 +94,7 @@ def _on_tensors(node: fx.Node, forward: fx.GraphModule, backward: fx.GraphModule
 def _copy(node: fx.Node, gm: fx.GraphModule, places: list[int], result: Any) -> Inner:
     """The same graph with these of its placeholders, which are all that its calls use, and this result."""
     graph, env = fx.Graph(), {}
-    given = [n for n in gm.graph.nodes if n.op == "placeholder"]
+    given = places_of(gm)
     for at in places:
         env[given[at]] = graph.node_copy(given[at])
     for call in calls(gm, modes=True):
@@ -118,21 +116,11 @@ def calls(gm: fx.GraphModule, modes: bool = False) -> list[fx.Node]:
     return [n for n in gm.graph.nodes if n.op not in ends and (modes or not changes_grad_mode(n))]
 
 
-def output(gm: fx.GraphModule) -> Any:
-    """What a graph returns."""
-    return next(node for node in reversed(gm.graph.nodes) if node.op == "output").args[0]
-
-
-def _is_tensor(arg: Any) -> bool:
-    return isinstance(arg, fx.Node) and isinstance(example(arg), torch.Tensor)
-
-
 def _said(graph: fx.Graph) -> tuple[Any, ...]:
     numbers: dict[fx.Node, str] = {}
     lines = []
     for node in graph.nodes:
-        known = dict(numbers)
-        args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), lambda n: f"%{known[n]}")  # noqa: B023
+        args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), lambda n: f"%{numbers[n]}")
         numbers[node] = str(len(numbers))
         target = node.op if node.op in ("placeholder", "output") else node.target
         lines.append((node.op, target, repr(args), repr(kwargs)))

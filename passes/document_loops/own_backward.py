@@ -27,7 +27,8 @@ from torch import fx
 
 from packpass.semantics import AUTOGRAD_FUNCTION, example, op_name, storage
 from packpass.semantics.collectives import ELEMENTWISE, WAIT, collective_name
-from packpass.semantics.effects import written_inputs
+from packpass.semantics.effects import writes_given, written_inputs
+from packpass.semantics.inner_graphs import places_of
 from packpass.semantics.memory import overwritten
 from packpass.semantics.zeros import zeros_among
 from passes.document_loops.documents import as_term, document
@@ -88,20 +89,17 @@ def own_backward(machine: Machine, node: fx.Node, step: Step) -> Any:
 def _check(machine: Machine, function: Function) -> None:
     """Nothing may be written that others see, and where no gradient comes there must be none."""
     held = {storage(arg) for arg in function.operands} - {None}
-    for gm in (function.forward.graph, function.backward.graph):
-        places = {storage(n) for n in gm.graph.nodes if n.op == "placeholder"}
-        if any(storage(target) in places for call in calls(gm) for target in written_inputs(call)):
-            raise _refused(function, "writes what it is given")
-        if gm is function.forward.graph and any(storage(result) in places for result in function.results[0]):
-            held |= {storage(user) for user in function.node.users} - {None}
+    forward, backward = function.forward.graph, function.backward.graph
+    if writes_given(forward) or writes_given(backward):
+        raise _refused(function, "writes what it is given")
+    if any(storage(result) in map(storage, places_of(forward)) for result in function.results[0]):
+        held |= {storage(user) for user in function.node.users} - {None}
     others = (n for n in machine.inside if op_name(n) != AUTOGRAD_FUNCTION)
     if held & {storage(target) for n in others for target in written_inputs(n)}:
         raise Refused(
             "aliasing", "what a function with a backward of its own takes is written in the loop", function.node
         )
-    backward = function.backward.graph
-    came = [n for n in backward.graph.nodes if n.op == "placeholder"][: len(function.results[0])]
-    zeros = zeros_among(calls(backward), came)
+    zeros = zeros_among(calls(backward), places_of(backward)[: len(function.results[0])])
     if any(isinstance(gradient, fx.Node) and gradient not in zeros for gradient in function.gradients):
         raise _refused(function, "may make gradients where none come")
 
@@ -120,7 +118,7 @@ def _of_slots(machine: Machine, function: Function, values: Sequence[Any], step:
     if alike != {(dim, True, True)}:  # of one slot it could see that there is one, and drop the dimension
         raise _refused(function, "takes parts of documents that do not match, or one slot")
     made = _trial(machine, function, values, step)
-    guarded = any(t.requires_grad for t in example(function.node) if isinstance(t, torch.Tensor))
+    guarded = _has_gradient(function)
 
     def given(value: Any) -> Any:
         if not isinstance(value, Segment):
@@ -190,7 +188,7 @@ def _again(machine: Machine, kept: Any, fresh: Callable[[Segment], Segment]) -> 
 
 
 def _run(machine: Machine, graph: fx.GraphModule, given: Sequence[Any], step: Step) -> None:
-    places = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    places = places_of(graph)
     if len(places) != len(given):
         raise Refused("no-rule", "its graphs take something else", places[0] if places else None)
     for place, value in zip(places, given, strict=True):
@@ -244,7 +242,7 @@ def _of_documents(machine: Machine, function: Function, values: Sequence[Any]) -
     inside = {example(call).dim() for call in done if isinstance(example(call), torch.Tensor)}
     if len(ranks) != 1 or not inside <= ranks or not all(map(_counts_from_the_end, done)):
         raise _refused(function, "does more to a value of the whole document than arithmetic")
-    guarded = any(t.requires_grad for t in example(node) if isinstance(t, torch.Tensor))
+    guarded = _has_gradient(function)
 
     def given(arg: Any, value: Any) -> Any:
         if isinstance(value, Outside):
@@ -268,6 +266,10 @@ def _is_overwritten(call: fx.Node) -> bool:
     """``x.copy_(y)``, of the whole tensor."""
     written = overwritten(call)
     return written is not None and not written[1]
+
+
+def _has_gradient(function: Function) -> bool:
+    return any(t.requires_grad for t in example(function.node) if isinstance(t, torch.Tensor))
 
 
 def _whole(function: Function, args: tuple[Any, ...], dim: int) -> OwnBackward:

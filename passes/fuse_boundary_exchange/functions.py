@@ -18,6 +18,7 @@ from packpass import markers
 from packpass.semantics import AUTOGRAD_FUNCTION, example, op_name, storage
 from packpass.semantics.effects import changes_grad_mode
 from packpass.semantics.expand import several
+from packpass.semantics.inner_graphs import inner_graph, places_of
 from passes.fuse_boundary_exchange.values import UNKNOWN, ZERO, Constant, Memory, Own, Run, View
 from passes.loops import LoopFound
 from passes.refused import Refused
@@ -50,7 +51,7 @@ def with_messages(node: fx.Node) -> fx.GraphModule | None:
     """The forward of an ``autograd.Function`` that sends or receives."""
     if op_name(node) != AUTOGRAD_FUNCTION:
         return None
-    forward = _module(node, 0)
+    forward = inner_graph(node, 0)
     sends = forward is not None and any(n.target in markers.MESSAGES for n in forward.graph.nodes)
     return forward if sends else None
 
@@ -90,15 +91,9 @@ def markers_in(nodes: Any, *kinds: Any) -> list[fx.Node]:
     return found
 
 
-def _module(node: fx.Node, at: int) -> fx.GraphModule | None:
-    body, owner = node.args[at], node.graph.owning_module
-    found = getattr(owner, str(body.target), None) if isinstance(body, fx.Node) else None
-    return found if isinstance(found, fx.GraphModule) else None
-
-
 def call(machine: Machine, node: fx.Node) -> tuple[Any, ...]:
     """The results of a call, whose forward is part of the body."""
-    forward, backward = with_messages(node), _module(node, 1)
+    forward, backward = with_messages(node), inner_graph(node, 1)
     if forward is None or backward is None:
         raise Refused("no-rule", "an autograd.Function between the messages of a roll is not understood", node)
     if node.kwargs.get("non_differentiable_idx") or node.kwargs.get("saved_for_backward_idx"):
@@ -131,8 +126,7 @@ def run(machine: Machine, module: fx.GraphModule, given: list[Any]) -> Any:
     """What the graph of a function returns for arguments that are known, or None."""
     nodes = list(module.graph.nodes)
     machine.inside = machine.inside | set(nodes)
-    places = [n for n in nodes if n.op == "placeholder"]
-    for place, value in zip(places, given, strict=False):
+    for place, value in zip(places_of(module), given, strict=False):
         if value is not None:
             machine.values[place] = value
     for node in nodes:
@@ -146,7 +140,7 @@ def run(machine: Machine, module: fx.GraphModule, given: list[Any]) -> Any:
 def gradient(machine: Machine, function: Function, like: View) -> tuple[Machine, fx.Node, View]:
     """The backward of ``function``: the machine that ran it, the gradient of ``like``, and what is made of that, which
     has as many slots."""
-    places = [n for n in function.backward.graph.nodes if n.op == "placeholder"]
+    places = places_of(function.backward)
     at = next(i for i, value in enumerate(function.results) if isinstance(value, View))
     assert like.dim is not None
     row = Own(places[at], like.dim, ZERO)

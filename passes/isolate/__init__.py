@@ -42,6 +42,7 @@ from packpass.ops._document_plans import Plan, chunked_rows, fit, one_batch, str
 from packpass.semantics import example, op_name
 from packpass.semantics.effects import effects_of
 from packpass.semantics.heads import spell_out_heads
+from packpass.semantics.inner_graphs import places_of, result_of
 from packpass.semantics.overview import operations as known_operations
 from packpass.semantics.unbatched import unbatch
 from passes.context import PassContext
@@ -319,7 +320,7 @@ def _together(failed: list[Refused]) -> Refused:
 def _compared(gm: fx.GraphModule, rows: dict[fx.Node, int], moved: dict[fx.Node, fx.Node]) -> dict[fx.Node, int]:
     """The rows that must not show other documents: those that are returned; of a model that returns none (a loss) what
     was made to stop at documents, and the last row that there is."""
-    (results,) = next(n for n in reversed(gm.graph.nodes) if n.op == "output").args
+    results = result_of(gm)
     returned = {n: rows[n] for n in (results if isinstance(results, (tuple, list)) else [results]) if n in rows}
     if returned:
         return returned
@@ -336,7 +337,7 @@ def _prove(
     lengths: Lengths,
 ) -> None:
     """Raises `Refused` if a document of the example still sees another."""
-    places = [n for n in gm.graph.nodes if n.op == "placeholder"]
+    places = places_of(gm)
     cu, total = alone(*inputs)
     if not fit(cu, int(total)):
         return  # the call itself says so

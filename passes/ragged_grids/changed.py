@@ -21,6 +21,7 @@ from packpass.markers import is_of_capture
 from packpass.semantics import Call, example, is_tensor, storage
 from packpass.semantics.effects import written_inputs
 from packpass.semantics.memory import is_new
+from packpass.semantics.names import base_name, is_in_place
 from passes.ragged_grids.machine import Machine
 from passes.ragged_grids.terms import Applied, Term
 
@@ -87,7 +88,7 @@ def _out_of_place(node: fx.Node) -> Any:
     """The same call that leaves its operands as they are; None if it is not known."""
     if node.op == "call_method":
         name = str(node.target)
-        plain = name[:-1] if name.endswith("_") and not name.endswith("__") else ""
+        plain = base_name(name) if is_in_place(name) else ""
         return plain if plain and hasattr(torch.Tensor, plain) else None
     name = getattr(node.target, "__name__", "")
     if getattr(node.target, "__module__", None) != "_operator" or not name.startswith("i"):

@@ -12,13 +12,17 @@ from .harness import leave
 from .rewrite_own_backward import FILLED, SOME, Reversed
 
 
-class Penalised(Function):
-    """Makes a gradient also where none comes."""
+class Copied(Function):
+    """The same values in memory of their own; what its gradients become is for others to say."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         ctx.save_for_backward(x)
         return x.clone()
+
+
+class Penalised(Copied):
+    """Makes a gradient also where none comes."""
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
@@ -36,21 +40,13 @@ class PaddedWithOnes(Function):
         return torch.nn.functional.pad(grad, (1, 0), value=1.0)
 
 
-class TurnedBack(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.clone()
-
+class TurnedBack(Copied):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         return grad.flip(0)
 
 
-class Normed(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.clone()
-
+class Normed(Copied):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         return grad / (grad.norm() + 1)
@@ -92,12 +88,7 @@ class LargestForTheWeight(Function):
         return grad * weight, (grad * x).square().sum(0).sqrt()
 
 
-class Decayed(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        return x * weight
-
+class Decayed(LargestForTheWeight):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
         x, weight = ctx.saved_tensors
