@@ -109,6 +109,11 @@ def list_sizes(loop: LoopFound) -> tuple[fx.Node, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def is_used(collect: fx.Node) -> bool:
+    """Is something made of a list, or is only asserted what its size is?"""
+    return not set(collect.users) <= set(only_asserted(collect))
+
+
 WAYS = (*markers.LOOP_SKIP, *markers.LOOP_BRANCH, markers.LOOP_CHECK)
 """What says that a part of a body is not for all documents; what leaves the loop would be, and may raise."""
 ASSERTIONS = (torch.ops.aten._assert_scalar.default, torch._check)

@@ -15,7 +15,7 @@ import torch
 
 from packpass import markers
 from packpass._compat import statically_known_true
-from packpass.capture import nothing, one_size
+from packpass.capture import as_wide, nothing, one_size
 from packpass.capture.dynamo import call, constant, emit, example, size_of
 from packpass.capture.fills import Filled, entries_of
 from packpass.capture.lists import CollectedItems
@@ -73,7 +73,8 @@ def _has_others(items: CollectedItems) -> bool:
 
 
 def _documents_cat(tx: Any, items: CollectedItems, at: int, others: bool) -> Any:
-    collected = items.joined(torch.cat, at)
+    wide = as_wide.all_as_wide(items, joined_at=at)
+    collected = items.joined(torch.cat, at) if wide is None else wide
     fake = example(collected)
     if fake.dim() and not is_unknown(fake.shape[at]):
         every_document(items)
@@ -101,7 +102,9 @@ def _note_total(items: CollectedItems, collected: Any, at: int) -> None:
 
 def stack_of(tx: Any, items: CollectedItems, at: int, present: bool = True, some: bool = True) -> Any:
     every_document(items)
-    collected = one_size.of_rows(items) if items.each == 1 else items.joined(torch.stack, at)
+    collected = as_wide.all_as_wide(items)
+    if collected is None:
+        collected = one_size.of_rows(items) if items.each == 1 else items.joined(torch.stack, at)
     first = collected.as_proxy().node.args[0].meta["example_value"]
     sizes = zip(example(collected).shape, first.shape, strict=True)
     if any(is_unknown(size) and not statically_known_true(size == own) for size, own in sizes):

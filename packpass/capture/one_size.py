@@ -29,7 +29,7 @@ Extent = tuple[fx.Node, int]
 
 
 @dataclasses.dataclass(frozen=True)
-class _Cut:
+class Cut:
     """``row[start:stop]`` along a dimension, and how many slots that has."""
 
     row: Extent
@@ -89,7 +89,7 @@ def _row(node: fx.Node, size: Any) -> Extent | None:
         for dim, extent in enumerate(example(source).shape):
             if not is_unknown(extent) and _same(size, extent):
                 return source, dim
-    cuts = [cut for source in sources for cut in _of(source)] if is_unknown(size) else []
+    cuts = [cut for source in sources for cut in cuts_of(source)] if is_unknown(size) else []
     for cut in [cut for cut in cuts if not is_unknown(_size(cut.row))]:
         if cut.from_the_first and cut.stop is not None and _same(size - cut.size + cut.stop, _size(cut.row)):
             return cut.row  # what is beside it has as many slots as the row has more than it: none fewer than none
@@ -102,7 +102,7 @@ def _row(node: fx.Node, size: Any) -> Extent | None:
     return None
 
 
-def _of(node: fx.Node) -> Iterator[_Cut]:
+def cuts_of(node: fx.Node) -> Iterator[Cut]:
     """The slices of an index, of each dimension that it keeps."""
     if node.target is not operator.getitem or not is_tensor(node.args[0]):
         return
@@ -113,7 +113,7 @@ def _of(node: fx.Node) -> Iterator[_Cut]:
     for entry in entries:
         size = next(kept) if entry.item is None or isinstance(entry.item, slice) else None
         if isinstance(entry.item, slice) and entry.item.step in (None, 1) and entry.axis is not None:
-            yield _Cut((row, entry.axis), example(entry.item.start), example(entry.item.stop), size)
+            yield Cut((row, entry.axis), example(entry.item.start), example(entry.item.stop), size)
 
 
 def _same(one: Any, other: Any) -> bool:

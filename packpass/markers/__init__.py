@@ -4,6 +4,7 @@
 """
 
 from packpass.markers.loops import (
+    AS_WIDE,
     ATTENTION,
     BOUNDARIES,
     CHUNK,
@@ -48,6 +49,7 @@ from packpass.markers.messages import GROUP, MESSAGES, RECV, SEND, WAIT
 from packpass.markers.sizes import note_total
 
 __all__ = [
+    "AS_WIDE",
     "ATTENTION",
     "BOUNDARIES",
     "CHUNK",

@@ -74,6 +74,7 @@ _lib.define("pieces(Tensor x, int chunks, int dim) -> Tensor[]", tags=_TAGS)
 _lib.define("reshape(Tensor x, SymInt[] sizes) -> Tensor", tags=_TAGS)
 _lib.define("pad(Tensor x, SymInt[] pad, str mode, Scalar? value, SymInt width) -> Tensor", tags=_TAGS)
 _lib.define("last_slot(Tensor x, int dim) -> Tensor", tags=_TAGS)
+_lib.define("as_wide(Tensor x, int dim, SymInt width) -> Tensor", tags=_TAGS)
 _lib.define("boundaries(Tensor cu_seqlens) -> ()", tags=_TAGS)
 _lib.define("last_boundary(Tensor cu_seqlens, SymInt size, bool outcome) -> ()", tags=_TAGS)
 _lib.define("logsumexp(Tensor x, int[] dims, bool keepdim) -> Tensor", tags=_TAGS)
@@ -110,6 +111,11 @@ def pad(x: torch.Tensor, pad: list[int], mode: str, value: float | None, width: 
 def last_slot(x: torch.Tensor, dim: int) -> torch.Tensor:
     """The last slot alone, as a dimension of size 1."""
     return x.select(dim, -1).unsqueeze(dim)
+
+
+def as_wide(x: torch.Tensor, dim: int, width: int) -> torch.Tensor:
+    """The tensor as it is."""
+    return x
 
 
 _ns = torch.ops.packpass_capture
@@ -164,6 +170,8 @@ not."""
 PAD = _ns.pad.default
 LAST_SLOT = _ns.last_slot.default
 """``x[-1:]`` of a document behind a branch, where it is taken to have a slot."""
+AS_WIDE = _ns.as_wide.default
+"""A document that a branch has found to be no shorter than ``width``, where all others are as wide."""
 SHADOWS: dict[Any, Callable[..., Any]] = {
     ATTENTION: scaled_dot_product_attention,
     ROLL: torch.roll,
@@ -175,6 +183,7 @@ SHADOWS: dict[Any, Callable[..., Any]] = {
     RESHAPE: torch.reshape,
     PAD: pad,
     LAST_SLOT: last_slot,
+    AS_WIDE: as_wide,
 }
 """Marker -> what it stands for; with the same positional arguments."""
 BOUNDARIES = _ns.boundaries.default
@@ -230,7 +239,7 @@ for _name in (
 ):
     _lib.impl(_name, _never, "CompositeExplicitAutograd")
 for _shadow, _original in SHADOWS.items():
-    if _shadow in (CHUNK, PIECES, RESHAPE, LAST_SLOT):  # views, which an op of this kind must not return
+    if _shadow in (CHUNK, PIECES, RESHAPE, LAST_SLOT, AS_WIDE):  # views, which an op of this kind must not return
         _lib.impl(_shadow.name().partition("::")[2], _never, "CompositeExplicitAutograd")
         continue
     _lib.impl(_shadow.name().partition("::")[2], _original, "CompositeExplicitAutograd")
@@ -360,6 +369,11 @@ def _(x: torch.Tensor, pad: Sequence[int], mode: str, value: float | None, width
 @torch.library.register_fake("packpass_capture::last_slot", lib=_lib)
 def _(x: torch.Tensor, dim: int) -> torch.Tensor:
     return sharing(x, x.new_empty([1 if d == dim else size for d, size in enumerate(x.shape)]))
+
+
+@torch.library.register_fake("packpass_capture::as_wide", lib=_lib)
+def _(x: torch.Tensor, dim: int, width: int) -> torch.Tensor:
+    return sharing(x, x.new_empty([width if d == dim else size for d, size in enumerate(x.shape)]))
 
 
 # Strides of a roll are those of a fresh contiguous tensor, as in eager.

@@ -34,7 +34,7 @@ from passes.document_loops.reached import (
 from passes.document_loops.rules import rule
 from passes.document_loops.terms import Apply, DocAssign, Outside, Row, Take, Term
 from passes.document_loops.uneven import of_long
-from passes.loops import LoopFound
+from passes.loops import LoopFound, is_used
 from passes.refused import Refused
 
 Interpreted = tuple[Machine, dict[fx.Node, Any]]
@@ -77,6 +77,9 @@ def joined(graph: fx.Graph, loop: LoopFound, arms: list[Interpreted]) -> Interpr
         _join_rows(graph, loop, key, empty, filled)
     found = {}
     for collect, value in appended.items():
+        if not is_used(collect):
+            found[collect] = value
+            continue
         sources = markers.collected_in(collect, which), markers.collected_in(collect, rest)
         values = without[collect], value
         given = [_given_by(loop, i, [source]) for i, source in zip((which, rest), sources, strict=True)]

@@ -213,7 +213,8 @@ def summed_up(machine: Machine, lengths: fx.Node, node: fx.Node) -> fx.Node | No
     for sums in lengths.users:
         if sums in machine.inside or not sums < node:
             continue
-        if copied(sums) is lengths and example(sums).dtype is torch.int64 and unchanged(lengths, sums):
+        kept = copied(sums) is lengths and example(sums).dtype in (torch.int64, example(lengths).dtype)
+        if kept and unchanged(lengths, sums):
             of_copy = summed_up(machine, sums, node)
             if of_copy is not None:
                 return of_copy

@@ -11,19 +11,16 @@ from typing import Any
 from torch import fx
 
 from packpass import markers
-from packpass.semantics import op_name
-from packpass.semantics.names import base_name
 from passes.document_loops import uneven
 from passes.document_loops.integers import Affine
-from passes.document_loops.machine import Machine, Segment
+from passes.document_loops.machine import Document, Machine, Segment
+from passes.document_loops.padded import TOO_LONG, PaddedTo, none_left
 from passes.document_loops.parts import Pieces
+from passes.document_loops.terms import Term
 from passes.document_loops.uneven_row import Open, Uneven
-from passes.loops import LoopFound
+from passes.loops import LoopFound, is_used
 
 Interpreted = tuple[Machine, dict[fx.Node, Any]]
-
-_AT_MOST = {("gt", False), ("le", True), ("ne", False), ("eq", True)}
-"""Of ``difference <op> 0``, and which way it goes: then the difference is 0 or less."""
 
 
 def filled_up(loop: LoopFound, both: list[Interpreted]) -> Interpreted | None:
@@ -33,43 +30,30 @@ def filled_up(loop: LoopFound, both: list[Interpreted]) -> Interpreted | None:
         return None  # which way these go is not known of every document
     for this, that in ((0, 1), (1, 0)):
         (machine, appended), (other, without) = both[this], both[that]
-        if not alike(machine, other):
+        if not alike(machine, other, reach=bool(machine.reach), width=False):
             continue
-        nothing = _nothing(loop.iterations[that][1], other)
-        if all(_same(machine, collect, value, without[collect], nothing) for collect, value in appended.items()):
+        nothing = none_left(loop.iterations[that][1], other)
+        used = [collect for collect in appended if is_used(collect)]
+        if all(_same(machine, collect, appended[collect], without[collect], nothing) for collect in used):
+            machine.checks += [check for check in other.checks if check not in machine.checks]
             return machine, appended
     return None
 
 
-def alike(one: Machine, other: Machine, reach: bool = True) -> bool:
-    """Do two iterations do the same, but for what they append? ``reach``: and are they ones of the same documents?"""
+def alike(one: Machine, other: Machine, reach: bool = True, width: bool = True) -> bool:
+    """Do two iterations do the same, but for what they append? ``reach``: and are they ones of the same documents?
+    ``width``: and do they check alike that documents are not longer than what they are padded to?"""
     stores = [[(key, s.term, s.version, s.point_fills) for key, s in m.outer.items()] for m in (one, other)]
     cells = [[(key, c.term, c.version) for key, c in m.rows.items()] for m in (one, other)]
-    rest = [(m.boundaries, m.checks, m.skips_empty, m.skip, m.split_of, reach and m.reach) for m in (one, other)]
-    return stores[0] == stores[1] and cells[0] == cells[1] and rest[0] == rest[1]
-
-
-def _nothing(body: tuple[fx.Node, ...], machine: Machine) -> list[Affine]:
-    """Numbers of the document that are 0 or less in an iteration, as its branches say."""
-    found = []
-    for node in body:
-        condition = node.args[0] if node.target in markers.LOOP_BRANCH else None
-        if not isinstance(condition, fx.Node) or len(condition.args) != 2:
-            continue
-        sides = [machine.affine(arg) for arg in condition.args]
-        name, outcome = base_name(op_name(condition) or ""), node.args[1]
-        if None in sides:
-            continue
-        difference = sides[0].plus(sides[1], -1)  # type: ignore[union-attr, arg-type]
-        if (name, outcome) in _AT_MOST:
-            found.append(difference)
-        if (name, outcome) in {("lt", False), ("ge", True), ("ne", False), ("eq", True)}:
-            found.append(difference.times(-1))
-    return found
+    checks = [[check for check in m.checks if width or check.message != TOO_LONG] for m in (one, other)]
+    rest = [(m.boundaries, m.skips_empty, m.skip, m.split_of, reach and m.reach) for m in (one, other)]
+    return checks[0] == checks[1] and stores[0] == stores[1] and cells[0] == cells[1] and rest[0] == rest[1]
 
 
 def _same(machine: Machine, collect: fx.Node, value: Any, other: Any, nothing: list[Affine]) -> bool:
     """Are both the same, but for slots that fill up, of which the other has none to fill?"""
+    if isinstance(value, Document) and isinstance(other, Document):
+        return value.cell.term in (other.cell.term, *_filled(value.cell.term, other.cell.term))
     if not isinstance(value, Pieces) or not isinstance(value.term, Uneven):
         return value is other or (
             isinstance(value, Segment)
@@ -88,3 +72,11 @@ def _same(machine: Machine, collect: fx.Node, value: Any, other: Any, nothing: l
     ]
     same = kept == list(zip(other.term.of, other.term.parts, strict=True))
     return same and (term.dim, term.reach, term.dtype) == (other.term.dim, other.term.reach, other.term.dtype)
+
+
+def _filled(term: Term, as_wide: Term) -> list[Term]:
+    """A document padded to a width, if ``as_wide`` is the same document where it is found to be as wide."""
+    if not isinstance(term, PaddedTo) or not isinstance(as_wide, PaddedTo) or as_wide.fill is not None:
+        return []
+    same = (term.of, term.along, term.width) == (as_wide.of, as_wide.along, as_wide.width)
+    return [term] if same else []

@@ -4,22 +4,34 @@ from __future__ import annotations
 
 import dataclasses
 import operator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 
-from packpass.semantics import example
+from packpass import markers
+from packpass._compat import statically_known_true
+from packpass.semantics import example, is_tensor, op_name
+from packpass.semantics.effects import mutated_after
+from packpass.semantics.names import base_name
+from passes.document_loops.aliasing import memory_of
+from passes.document_loops.boundaries import boundary_vector, documents_of_lengths
 from passes.document_loops.documents import document
 from passes.document_loops.emit_shifts import stored
 from passes.document_loops.integers import FULL, Affine, Bound, Check, Derived, Invariant
 from passes.document_loops.machine import Document, Machine, Segment
+from passes.document_loops.moved import own_length
 from passes.document_loops.terms import Term
+from passes.refused import Refused
 
 if TYPE_CHECKING:
     from passes.document_loops.emit import Emitter
 
 _ops = torch.ops.packpass
+
+
+TOO_LONG = "packpass: a document is longer than the width that it is padded to"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -54,7 +66,7 @@ class PaddedTo(Term):
         out = emitter.call(torch.unflatten, out, rank + self.along, [entries, width])
         if rank + self.along:
             out = emitter.call(torch.movedim, out, rank + self.along, 0)
-        if not self.fill:
+        if not self.fill:  # these slots are zeros already, or none
             return out
         inside = emitter.along(inside, self.along)
         for _ in range(rank + self.along):
@@ -103,10 +115,107 @@ def _width(machine: Machine, count: Affine) -> Affine | None:
 
 def check_width(machine: Machine, width: Affine, length: Affine) -> None:
     """Eager's error for a document that is longer than the width that it is padded to."""
-    message = "packpass: a document is longer than the width that it is padded to"
-    check = Check(width, "ge", length, message, machine.reach)
+    check = Check(width, "ge", length, TOO_LONG, machine.reach)
     if check not in machine.checks:
         machine.checks.append(check)
+
+
+_AT_MOST = {("gt", False), ("le", True), ("ne", False), ("eq", True)}
+"""Of ``difference <op> 0``, and which way it goes: then the difference is 0 or less."""
+
+
+def none_left(body: Iterable[fx.Node], machine: Machine) -> list[Affine]:
+    """Numbers of the document that are 0 or less in an iteration, as the branches in its ``body`` say."""
+    found = []
+    for node in body:
+        condition = node.args[0] if node.target in markers.LOOP_BRANCH else None
+        if not isinstance(condition, fx.Node) or len(condition.args) != 2:
+            continue
+        sides = [machine.affine(arg) for arg in condition.args]
+        name, outcome = base_name(op_name(condition) or ""), node.args[1]
+        if None in sides:
+            continue
+        difference = sides[0].plus(sides[1], -1)  # type: ignore[union-attr, arg-type]
+        if (name, outcome) in _AT_MOST:
+            found.append(difference)
+        if (name, outcome) in {("lt", False), ("ge", True), ("ne", False), ("eq", True)}:
+            found.append(difference.times(-1))
+    return found
+
+
+def _begin_of(node: fx.Node) -> fx.Node:
+    """Where the traced iteration begins that a node is in."""
+    while node.target is not markers.LOOP_BEGIN:
+        node = node.prev
+    return node
+
+
+def _branches_before(node: fx.Node) -> list[fx.Node]:
+    """The branches that the traced iteration has met before a node, but for those that others answer."""
+    begin, found = _begin_of(node), []
+    while node is not begin:
+        node = node.prev
+        found += [node] if node.target in markers.LOOP_BRANCH and not node.args[2] else []
+    return found
+
+
+def found_as_wide(machine: Machine, node: fx.Node) -> Document:
+    """`markers.AS_WIDE` of a whole document, of which it is certain that it is as wide; or of one that is padded."""
+    value, (dim, width) = machine.value(node.args[0]), node.args[1:]
+    number, term = machine.affine(width), value.cell.term if isinstance(value, Document) else None
+    if isinstance(term, PaddedTo) and term.width == number:
+        return value
+    whole = isinstance(value, Segment) and value.window == FULL and value.store.exact
+    if not whole or number is None or not number.is_shared or dim != value.rank + value.dim:
+        raise Refused("list-use", "documents of different lengths cannot be stacked", node)
+    left, known = number.plus(own_length(machine.boundaries), -1), none_left(_branches_before(node), machine)
+    if left not in known or (left.times(-1) not in known and not _reaches_longest(machine, width, 0, node)):
+        reason = "documents that are not padded may be longer than the others are padded to"
+        raise Refused("list-use", reason, node)
+    memory, since = memory_of(value), _begin_of(node)
+    if memory.outer is not None and (memory.version or mutated_after(node.graph, memory.outer.node, since)):
+        reason = "a list holds views of a tensor, which may be changed before or by what is made of the list"
+        raise Refused("aliasing", reason, node)
+    return document(machine, PaddedTo(machine.read(value, node), value.dim, number, False, None))
+
+
+def _reaches_longest(machine: Machine, number: Any, more: int, node: fx.Node) -> bool:
+    """Is the length of the longest document at most ``number + more``?"""
+    if not isinstance(number, fx.Node):
+        return False
+    name, args = op_name(number), tuple[Any, ...](number.args)
+    if name in ("max", "amax") and is_tensor(args[0]) and args[1:] in ((), (0,), (-1,)) and not number.kwargs:
+        lengths: Any = args[0]
+        parts = lengths.args[0] if op_name(lengths) == "cat" else [lengths]
+        return more >= 0 and any(_are_lengths(machine, part, node) for part in parts)
+    if name in ("item", "sym_int"):
+        return _reaches_longest(machine, args[0], more, node)
+    if name == "sym_max" or (name == "max" and len(args) == 2):
+        return any(_reaches_longest(machine, arg, more, node) for arg in args)
+    if name == "sym_sum" or (name in ("add", "sub") and not is_tensor(number)):
+        terms: Any = args[0] if name == "sym_sum" else args
+        (first, *rest), sign = sorted(terms, key=lambda term: isinstance(term, int)), -1 if name == "sub" else 1
+        numbers = [sign * term for term in rest if isinstance(term, int)]
+        known = len(numbers) == len(rest) and (name != "sub" or first is args[0])
+        return known and _reaches_longest(machine, first, more + sum(numbers), node)
+    if name == "mul" and len(args) == 2:  # what is rounded up to a multiple: (n + k - 1) // k * k
+        by, whole = args if isinstance(args[0], int) else args[::-1]
+        rounded = isinstance(whole, fx.Node) and op_name(whole) == "floor_divide" and whole.args[1] == by
+        inner = whole.args[0] if rounded and isinstance(by, int) and by > 0 else None
+        return inner is not None and _reaches_longest(machine, inner, more - (by - 1), node)
+    return False
+
+
+def _are_lengths(machine: Machine, vector: fx.Node, node: fx.Node) -> bool:
+    """Is a vector that of the lengths of all documents?"""
+    root, offset, _ = boundary_vector(vector)
+    if (
+        offset
+        or machine.boundaries is None
+        or not statically_known_true(example(vector).shape[0] == example(root).shape[0])
+    ):
+        return False
+    return documents_of_lengths(machine, vector, node) == machine.boundaries
 
 
 def joined_to_width(machine: Machine, node: fx.Node, tensors: Any, values: list[Any]) -> Document | None:
@@ -121,9 +230,7 @@ def joined_to_width(machine: Machine, node: fx.Node, tensors: Any, values: list[
         return None
     if any(example(tensor).dtype != example(node).dtype for tensor in tensors):
         return None
-    length = Affine.of(Bound(machine.boundaries[0], machine.boundaries[1] + 1))
-    length = length.plus(Affine.of(Bound(*machine.boundaries)), -1)
-    check_width(machine, lacking.width, length)
+    check_width(machine, lacking.width, own_length(machine.boundaries))
     return document(machine, PaddedTo(machine.read(value, node), value.dim, lacking.width, left, lacking.fill))
 
 

@@ -17,9 +17,9 @@ from passes.document_loops.emit_shifts import stored
 from passes.document_loops.integers import FULL, Affine, Window
 from passes.document_loops.machine import Machine, Padded, Segment
 from passes.document_loops.moved import ends_of, own_length
-from passes.document_loops.padded import Filler, joined_to_width, padded_to_width
+from passes.document_loops.padded import Filler, found_as_wide, joined_to_width, padded_to_width
 from passes.document_loops.parts import Pieces, pieces
-from passes.document_loops.rules import outside_call, rule
+from passes.document_loops.rules import documents, outside_call, rule
 from passes.document_loops.terms import ANY, Apply, Assign, Fill, Outside, Roll
 from passes.refused import Refused
 
@@ -225,6 +225,12 @@ def _pad(machine: Machine, node: fx.Node) -> Any:
             raise Refused("no-rule", "pad cuts a document that has become longer or shorter", node)
         return longer
     return _pad_document(machine, node, Padded(value, left, right, number))
+
+
+@documents("as_wide")
+@rule("as_wide")
+def _as_wide(machine: Machine, node: fx.Node) -> Any:
+    return found_as_wide(machine, node)
 
 
 def _pad_by_number(

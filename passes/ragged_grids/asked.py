@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import sympy
+from torch import fx
 
+from packpass.semantics import example
+from packpass.semantics.not_negative import not_negative
 from passes.ragged_grids.machine import Machine
+from passes.ragged_grids.sizes import coordinates
+from passes.refused import Refused
 
 
 def asked_of(holds: Any) -> tuple[Any, str] | None:
@@ -52,6 +58,19 @@ def may_be_checked(machine: Machine, number: Any) -> bool:
     if not number.free_symbols & machine.names.own or not machine.branches:
         return never_negative(machine, number)
     return said_to_be(machine, number)
+
+
+def as_wide(machine: Machine, node: fx.Node) -> None:
+    """`markers.AS_WIDE`: a dimension has the width that it is taken to have, as the branches so far say."""
+    source, dim, width = node.args
+    assert isinstance(source, fx.Node) and isinstance(dim, int)
+    term, fake, wide = machine.term(source, node), example(node), machine.expression(width, node)
+    spare = wide - term.dims[dim]
+    if not all(not_negative(number, functools.partial(said_to_be, machine)) for number in (spare, -spare)):
+        reason = "documents that are not padded may be longer than the others are padded to"
+        raise Refused("list-use", reason, node)
+    form = ((*term.dims[:dim], wide, *term.dims[dim + 1 :]), fake.dtype, fake.device, fake.requires_grad)
+    machine.keep(node, machine.moved(form, machine.read(term, coordinates(form[0]))))
 
 
 def said_to_be(machine: Machine, number: Any) -> bool:

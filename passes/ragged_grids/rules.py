@@ -15,7 +15,7 @@ from packpass.semantics import Call, call_of, example, meaning, meaning_of
 from packpass.semantics.limits import NO_LIMITS, limits_of
 from packpass.semantics.pointwise import COPIES, PROMOTING
 from passes.ragged_grids import layers, rules_slots
-from passes.ragged_grids.asked import never_negative
+from passes.ragged_grids.asked import as_wide, never_negative
 from passes.ragged_grids.looked import known_limits
 from passes.ragged_grids.machine import Machine, label
 from passes.ragged_grids.sizes import (
@@ -44,6 +44,9 @@ def apply(machine: Machine, node: fx.Node, call: Call | None) -> None:
         return
     if node.target is markers.PAD:
         _padded_to(machine, node)
+        return
+    if node.target is markers.AS_WIDE:
+        as_wide(machine, node)
         return
     call, means = _understood(node, call)
     if rules_slots.apply(machine, node, call):
