@@ -213,8 +213,20 @@ class Call:
     leaves: list[Tensor]
 
 
-def build(prog: Program, shape: Shape, seed: int = 0, grad: bool = True, device: str = "cpu") -> Call:
-    """The arguments of ``prog`` at one size: equal seeds give equal, unshared tensors."""
+def one_long_document(cu: Tensor, min_len: int) -> Tensor:
+    """Every inner boundary moved to the end: one long document, and the others as short as allowed."""
+    moved = cu.clone()
+    moved[1:] = cu[-1] - min_len * torch.arange(cu.numel() - 2, -1, -1, dtype=cu.dtype, device=cu.device)
+    return moved
+
+
+def build(
+    prog: Program, shape: Shape, seed: int = 0, grad: bool = True, device: str = "cpu", one_long: bool = False
+) -> Call:
+    """The arguments of ``prog`` at one size: equal seeds give equal, unshared tensors.
+
+    ``one_long`` asks for other boundaries over the same tokens, see ``one_long_document``.
+    """
     rng = torch.Generator().manual_seed(7 + seed)
     leaves: list[Tensor] = []
     args: list[Any] = []
@@ -223,6 +235,8 @@ def build(prog: Program, shape: Shape, seed: int = 0, grad: bool = True, device:
         if token in ("cu", "cu64"):
             dtype = torch.int64 if token.endswith("64") else torch.int32
             cu[token] = boundaries(shape, seed, prog.min_len, dtype).to(device)
+            if one_long:
+                cu[token] = one_long_document(cu[token], prog.min_len)
             args.append(cu[token])
         elif token == "N":
             args.append(shape.docs)

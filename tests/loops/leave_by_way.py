@@ -7,8 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .harness import leave
+from .harness import COUNTED, leave
 from .rewrite_by_way import SHORT, absent
+
+FEW = COUNTED[:3]
+"""Numbers of documents after which three to their power is no overflow."""
 
 
 @leave("f[T,3] cu64", wrap=absent, must_refuse=True, why="what documents hold decides how many are counted", **SHORT)
@@ -24,7 +27,7 @@ def counted_by_what_they_hold(x: Tensor, lengths: Tensor) -> Any:
     return ids, number
 
 
-@leave("f[T,3] cu64", wrap=absent, must_refuse=True, why="each number is a multiple of the one before", **SHORT)
+@leave("f[T,3] cu64", wrap=absent, must_refuse=True, why="each number is a multiple", shapes=FEW, **SHORT)
 def counted_on_by_a_product(x: Tensor, lengths: Tensor) -> Any:
     ids, start, number = torch.zeros(x.shape[0], dtype=torch.long), 0, 1
     for n in lengths.tolist():

@@ -109,7 +109,7 @@ def starts_of_which_there_may_be_none(x: Tensor, at: Tensor) -> Tensor:
     return out
 
 
-@leave("f[T,3] i[T]", tail=False, shapes=())
+@leave("f[T,3] i[T]", tail=False, wrap=lambda x, at: (x, at % 5 * (torch.arange(at.shape[0]) > 0)))
 def more_ends_than_starts(x: Tensor, at: Tensor) -> Tensor:
     starts = (at == 0).nonzero().flatten()
     ends = torch.cat([starts[1:], starts.new_full((1,), at.shape[0])])

@@ -529,7 +529,7 @@ def both_ends_marked_otherwise(x: Tensor, cu: Tensor) -> Tensor:
 # === The first rows of what all documents share ==============================================================
 
 
-@leave("f[T,3] f[T,3] cu", refusal=True, mutates=True)
+@leave("f[T,3] f[T,3] cu", refusal=True)
 def first_rows_of_a_table_are_written(x: Tensor, table: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
     """Each document sees what those before have added."""
     table, out = table.clone(), torch.zeros_like(x)
@@ -540,7 +540,7 @@ def first_rows_of_a_table_are_written(x: Tensor, table: Tensor, cu: Tensor) -> t
     return out, table
 
 
-@leave("f[T,3] f[T,3] cu", refusal=True, mutates=True)
+@leave("f[T,3] f[T,3] cu", refusal=True)
 def first_rows_by_narrow_are_written(x: Tensor, table: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
     table, out = table.clone(), torch.zeros_like(x)
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):

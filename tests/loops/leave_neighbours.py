@@ -52,7 +52,7 @@ def sums_of_starts_that_are_returned(x: Tensor, ends: Tensor) -> tuple[Tensor, l
     return torch.cat(parts), starts
 
 
-@leave("f[T,3] cu", tail=False, wrap=ends_of, mutates=True, refusal=True)
+@leave("f[T,3] cu", tail=False, wrap=ends_of, refusal=True)
 def ends_that_are_written(x: Tensor, ends: Tensor) -> Tensor:
     """The next document reads what this one has written."""
     ends, parts = ends.clone(), []

@@ -24,7 +24,7 @@ def lengths_taken_from_the_list(x: Tensor, lengths: list[int]) -> Tensor:
     return torch.cat(out)
 
 
-@listed(must_refuse=True, why="the list is changed in place, which the caller sees")
+@listed(must_refuse=True, why="the list is changed in place, which the caller sees", mutates=True)
 def lengths_that_grow(x: Tensor, lengths: list[int]) -> Tensor:
     out = torch.cat([x[:0], *[part.flip(0) for part in x.split(lengths)]])
     lengths.append(7)

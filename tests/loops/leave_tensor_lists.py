@@ -18,14 +18,14 @@ def written(x: Tensor, cu: Tensor) -> tuple[list[Tensor]]:
     return ([part.detach().clone() for part in split(x, cu)[0]],)
 
 
-@leave("f[T,3] cu", wrap=written, tail=False, min_len=1, must_refuse=True, why="the caller's tensors are written to")
+@leave("f[T,3] cu", wrap=written, tail=False, min_len=1, mutates=True, must_refuse=True, why="the caller's tensors are")
 def parts_are_written_to(parts: list[Tensor]) -> Tensor:
     for part in parts:
         part[0] = 1.0
     return torch.cat(parts)
 
 
-@leave("f[T,3] cu", wrap=written, tail=False, min_len=1, must_refuse=True, why="the caller's tensors are written to")
+@leave("f[T,3] cu", wrap=written, tail=False, min_len=1, mutates=True, must_refuse=True, why="the caller's tensors are")
 def parts_are_scaled(parts: list[Tensor]) -> Tensor:
     out = torch.stack([part.sum(0) for part in parts])
     for part in parts:
@@ -48,7 +48,7 @@ def the_list_itself(parts: list[Tensor]) -> Any:
     return parts, torch.cat([part * 2 for part in parts])
 
 
-@listed(must_refuse=True, why="the caller sees what is added to its list")
+@listed(must_refuse=True, why="the caller sees what is added to its list", mutates=True)
 def a_list_that_grows(parts: list[Tensor]) -> Tensor:
     parts.append(parts[0] * 2)
     return torch.cat([part * 3 for part in parts])
@@ -87,7 +87,7 @@ def alike(x: Tensor, cu: Tensor) -> tuple[list[Tensor]]:
     return ([part.detach().sum(0) for part in split(x, cu)[0]],)
 
 
-@leave("f[T,3] cu", wrap=alike, tail=False, min_len=1)
+@leave("f[T,3] cu", wrap=alike, tail=False, min_len=1, mutates=True)
 def pooled_values_are_written_to(pooled: list[Tensor]) -> Tensor:
     for value in pooled:
         value += 1

@@ -26,7 +26,7 @@ def a_tensor_of_layers(x: Tensor, cu: Tensor, n: Tensor) -> Tensor:
     return x + cu[0]
 
 
-@leave("f[T,3] cu64", wrap=padded, tail=False)
+@leave("f[T,3] cu64", wrap=padded, tail=False, mutates=True)
 def a_number_that_changes(x: Tensor, cu: Tensor, n: Tensor) -> Any:
     documents = n - 1
     n.add_(3)
@@ -36,7 +36,7 @@ def a_number_that_changes(x: Tensor, cu: Tensor, n: Tensor) -> Any:
     return out, n
 
 
-@leave("f[T,3] cu64", wrap=padded, tail=False)
+@leave("f[T,3] cu64", wrap=padded, tail=False, mutates=True)
 def a_number_that_has_changed(x: Tensor, cu: Tensor, n: Tensor) -> Any:
     n.sub_(1)
     out = torch.zeros_like(x)

@@ -8,7 +8,7 @@ from torch import Tensor
 from .harness import program
 
 
-@program("f[T,3] cu", tail=False)
+@program("f[T,3] cu", tail=False, depends=False)
 def offset_in_a_comprehension(x: Tensor, cu: Tensor) -> Tensor:
     out, start = [], 0
     for n in torch.diff(cu).tolist():
@@ -27,7 +27,7 @@ def offset_in_a_lambda(x: Tensor, cu: Tensor) -> Tensor:
     return torch.cat(out)
 
 
-@program("f[T,3] cu", tail=False, reads=1)
+@program("f[T,3] cu", tail=False, reads=1, depends=False)
 def offset_read_after_the_loop(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
     out, start = [], 0
     for n in torch.diff(cu).tolist():
@@ -37,7 +37,7 @@ def offset_read_after_the_loop(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat(out), rest()
 
 
-@program("f[T,3] cu", exact=False)
+@program("f[T,3] cu", exact=False, depends=False)
 def total_of_a_nested_function(x: Tensor, cu: Tensor) -> Tensor:
     total = x.new_zeros(3)
 

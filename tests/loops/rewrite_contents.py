@@ -74,7 +74,7 @@ def logarithms_of_positive_sums(x: Tensor, cu: Tensor) -> Any:
     return total
 
 
-@program("d[T] cu", tail=False, exact=False, wrap=weighed)
+@program("d[T] cu", tail=False, exact=False, wrap=weighed, depends=False)
 def total_of_a_row_that_is_used_anyway(x: Tensor, y: Tensor, mask: Tensor, cu: Tensor) -> Tensor:
     total = y.sum()
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
@@ -131,7 +131,7 @@ def no_document_has_a_nan(x: Tensor, cu: Tensor) -> Tensor:
     return torch.stack(out)
 
 
-@program("f[T,3] cu", tail=False)
+@program("f[T,3] cu", tail=False, depends=False)
 def all_documents_are_small(x: Tensor, cu: Tensor) -> Tensor:
     out = torch.zeros_like(x)
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
@@ -149,7 +149,7 @@ def in_a_column(x: Tensor, cu: Tensor) -> tuple[Any, ...]:
     return x, torch.stack((number, torch.arange(x.shape[0])), 1)
 
 
-@program("f[T,3] cu", tail=False, min_len=1, wrap=in_a_column, reads=1)
+@program("f[T,3] cu", tail=False, min_len=1, wrap=in_a_column, reads=1, depends=False)
 def batch_of_coordinates(x: Tensor, coordinates: Tensor) -> Tensor:
     """As OpenPCDet's modules go over the samples of a batch of voxels."""
     out = torch.zeros_like(x)

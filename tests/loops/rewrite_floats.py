@@ -10,7 +10,7 @@ from torch import Tensor
 from .harness import program
 
 
-@program("f[T] cu", reads=1)
+@program("f[T] cu", reads=1, depends=False)
 def losses_added_up(x: Tensor, cu: Tensor) -> tuple[Tensor, float]:
     loss, logged = x.new_zeros(()), 0.0
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
@@ -20,7 +20,7 @@ def losses_added_up(x: Tensor, cu: Tensor) -> tuple[Tensor, float]:
     return loss, logged
 
 
-@program("f[T] cu", reads=1, tail=False)
+@program("f[T] cu", reads=1, tail=False, depends=False)
 def losses_added_to_an_integer(x: Tensor, cu: Tensor) -> tuple[Tensor, float, Tensor]:
     logged = 0
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
@@ -57,7 +57,7 @@ def floats_of_the_longer(x: Tensor, cu: Tensor) -> tuple[Tensor, float]:
     return x * 2, total
 
 
-@program("f[T] cu", reads=1, min_len=1)
+@program("f[T] cu", reads=1, min_len=1, depends=False)
 def an_average_of_what_is_divided(x: Tensor, cu: Tensor) -> tuple[Tensor, float]:
     total = 0.0
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
@@ -65,7 +65,7 @@ def an_average_of_what_is_divided(x: Tensor, cu: Tensor) -> tuple[Tensor, float]
     return x * 2, total
 
 
-@program("f[T] cu", reads=1)
+@program("f[T] cu", reads=1, depends=False)
 def a_sum_that_scales(x: Tensor, cu: Tensor) -> Tensor:
     total = 0.0
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
@@ -109,7 +109,7 @@ def weights_of_a_list(x: Tensor, cu: Tensor) -> Tensor:
     return out
 
 
-@program("f[T] cu", reads=1, tail=False)
+@program("f[T] cu", reads=1, tail=False, depends=False)
 def a_list_of_a_list(x: Tensor, cu: Tensor) -> tuple[Tensor, float]:
     losses, total = [], 0.0
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):

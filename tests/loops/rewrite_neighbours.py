@@ -77,7 +77,7 @@ def asked_in_a_function(x: Tensor, cu: Tensor) -> Tensor:
     return torch.cat([x[bounds(i)].cumsum(0) for i in range(len(ends))])
 
 
-@program("f[T,3] cu", tail=False)
+@program("f[T,3] cu", tail=False, depends=False)
 def counted_by_a_while(x: Tensor, cu: Tensor) -> Tensor:
     ends, parts, i = cu[1:], [], 0
     while i < len(ends):
@@ -185,7 +185,7 @@ def added_in_place(x: Tensor, cu: Tensor) -> Tensor:
     return torch.cat([x[s:e].cumsum(0) for s, e in zip(alias[:-1], alias[1:])])
 
 
-@program("f[T,3] cu", tail=False)
+@program("f[T,3] cu", tail=False, depends=False)
 def extended_behind_a_slice(x: Tensor, cu: Tensor) -> Tensor:
     """The slice was made before, and has no more entries."""
     ends = cu[:-1].tolist()

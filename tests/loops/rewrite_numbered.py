@@ -42,12 +42,12 @@ def up_to_the_largest_number(x: Tensor, doc: Tensor) -> Tensor:
     return out
 
 
-@numbered("d[T] cu64", wrap=scattered)
+@numbered("d[T] cu64", wrap=scattered, depends=False)
 def numbers_that_are_there(x: Tensor, doc: Tensor) -> Tensor:
     return torch.stack([x[doc == i].mean() for i in doc.unique()])
 
 
-@numbered("d[T,3] cu", wrap=scattered)
+@numbered("d[T,3] cu", wrap=scattered, depends=False)
 def rows_of_features_and_their_count(x: Tensor, doc: Tensor) -> Tensor:
     out = torch.zeros_like(x)
     for i in torch.unique(doc):
@@ -71,7 +71,7 @@ def every_number_with_the_padding(x: Tensor, doc: Tensor) -> Tensor:
     return torch.cat([x[doc == i].softmax(0) for i in doc.unique().tolist()])
 
 
-@numbered("d[T] cu", wrap=scattered)
+@numbered("d[T] cu", wrap=scattered, depends=False)
 def one_value_for_each(x: Tensor, doc: Tensor) -> Tensor:
     out = torch.zeros_like(x)
     for i in doc.unique():

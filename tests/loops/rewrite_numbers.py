@@ -163,7 +163,7 @@ def lengths_for_each_slot(x: Tensor, cu: Tensor) -> Tensor:
     return x * torch.tensor(lengths, dtype=x.dtype)
 
 
-@program("i[T] cu")
+@program("i[T] cu", depends=False)
 def how_many_ones(ids: Tensor, cu: Tensor) -> tuple[Tensor, int]:
     ones: list[int] = []
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):

@@ -65,7 +65,7 @@ def counted_down(x: Tensor, cu: Tensor) -> Tensor:
     return torch.stack(out)
 
 
-@program("f[T,3] cu64", tail=False, graphs=3)
+@program("f[T,3] cu64", tail=False, graphs=3, depends=False)
 def a_split_backwards(x: Tensor, cu: Tensor) -> Tensor:
     return torch.cat([part.flip(0) for part in x.split((cu[1:] - cu[:-1]).tolist())[::-1]])
 

@@ -64,7 +64,7 @@ def entries_beside_their_list(x: Tensor, cu: Tensor) -> Tensor:
     return torch.cat([part + turned[i] for i, part in enumerate(parts)])
 
 
-@program("f[T,3] cu", tail=False)
+@program("f[T,3] cu", tail=False, depends=False)
 def entries_changed_in_place(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
     x, out = x.clone(), []
     parts = [x[cu[i] : cu[i + 1]] for i in range(len(cu) - 1)]

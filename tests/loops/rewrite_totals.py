@@ -290,7 +290,7 @@ def two_shares_one_after_the_other(p: Tensor, q: Tensor, cu: Tensor) -> Tensor:
     return total
 
 
-@program("f[T,3] f[T,3] cu", exact=False)
+@program("f[T,3] f[T,3] cu", exact=False, depends=False)
 def shares_added_and_subtracted(p: Tensor, q: Tensor, cu: Tensor) -> Tensor:
     total = torch.ones(3)
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
@@ -298,7 +298,7 @@ def shares_added_and_subtracted(p: Tensor, q: Tensor, cu: Tensor) -> Tensor:
     return total
 
 
-@program("f[T,3] f[T,3] cu", exact=False)
+@program("f[T,3] f[T,3] cu", exact=False, depends=False)
 def shares_in_place(p: Tensor, q: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
     total = torch.zeros(3)
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
@@ -307,7 +307,7 @@ def shares_in_place(p: Tensor, q: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
     return total, total
 
 
-@program("i[T,3] i[T,3] cu", min_len=1)
+@program("i[T,3] i[T,3] cu", min_len=1, depends=False)
 def larger_of_three(p: Tensor, q: Tensor, cu: Tensor) -> Tensor:
     total = torch.zeros(3, dtype=torch.long)
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
@@ -323,7 +323,7 @@ def total_at_the_end_of_the_sum(p: Tensor, q: Tensor, cu: Tensor) -> Tensor:
     return loss / (len(cu) - 1)
 
 
-@program("f[T,3] f[T,3] cu", exact=False)
+@program("f[T,3] f[T,3] cu", exact=False, depends=False)
 def added_where_nothing_is_recorded(p: Tensor, q: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
     total = torch.zeros(3)
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
@@ -333,7 +333,7 @@ def added_where_nothing_is_recorded(p: Tensor, q: Tensor, cu: Tensor) -> tuple[T
     return total, (p * q).sum()
 
 
-@program("f[T,3] cu", exact=False)
+@program("f[T,3] cu", exact=False, depends=False)
 def metric_under_no_grad(p: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
     metrics, loss = {"norm": torch.zeros(())}, torch.zeros(())
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):

@@ -35,7 +35,7 @@ def held_by_rows(ids: Tensor, cu: Tensor) -> Tensor:
     return torch.cat([torch.full((e - s,), s * MANY) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())])
 
 
-@program("i[T] cu", tail=False, demand=False)
+@program("i[T] cu", tail=False, demand=False, depends=False)
 def work_in_all(ids: Tensor, cu: Tensor) -> Tensor:
     total = 0
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):

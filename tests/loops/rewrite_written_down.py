@@ -43,7 +43,7 @@ def chunks_by_a_list(x: Tensor, cu: Tensor) -> Tensor:
     return torch.cat(parts)
 
 
-@program("f[T,3] cu", tail=False)
+@program("f[T,3] cu", tail=False, depends=False)
 def features_by_a_list(x: Tensor, cu: Tensor) -> Tensor:
     return torch.cat([x[s:e][:, [-1, 0]] * 2 for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())])
 

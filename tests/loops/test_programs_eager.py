@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import torch
-from torch import Tensor
 
-from .harness import Call, Outcome, Program, Shape, build, flatten, outcome, same
+from .harness import Outcome, Program, Shape, build, flatten, outcome, same
 from .programs_leave import PROGRAMS as LEAVE
 from .programs_rewrite import PROGRAMS as REWRITE
 
@@ -32,14 +30,20 @@ def test_runs_and_is_deterministic(prog: Program) -> None:
         assert _equal(_observables(_run(prog, shape)), _observables(_run(prog, shape))), f"{shape}: two runs differ"
 
 
-@pytest.mark.parametrize("prog", [p for p in REWRITE.values() if p.rule != "ragged_grids"], ids=str)  # they have sizes
+@pytest.mark.parametrize("prog", [p for p in REWRITE.values() if "cu" in p.args and p.rule != "ragged_grids"], ids=str)
 def test_depends_on_inner_boundaries(prog: Program) -> None:
     """Other boundaries over the same tokens change the outcome: the input really exercises the boundaries."""
     moved = False
     for shape in prog.inputs():
-        other = outcome(prog.instance(), _with_one_long_document(prog, shape), prog.observe)
-        want = [p for p in _observables(_run(prog, shape)) if not _is_bounds(p[1])]
-        moved = moved or not _equal(want, [p for p in _observables(other) if not _is_bounds(p[1])])
+        given, other = build(prog, shape), build(prog, shape, one_long=True)
+        before, moved_before = dict(flatten(given.args, "in")), dict(flatten(other.args, "in"))
+        bounds = {path for path in before if not _equal([(path, before[path])], [(path, moved_before.get(path))])}
+        want = outcome(prog.instance(), given, prog.observe)
+        try:
+            got = outcome(prog.instance(), other, prog.observe)
+        except (RuntimeError, ValueError, IndexError):
+            continue  # eager does not allow for such boundaries, which says nothing of the others
+        moved = moved or not _equal(_results(want, bounds), _results(got, bounds))
     assert moved or not prog.depends, "say depends=False if it is meant not to"
 
 
@@ -69,16 +73,6 @@ def _equal(a: list[tuple[str, Any]], b: list[tuple[str, Any]]) -> bool:
     return True
 
 
-def _is_bounds(value: Any) -> bool:
-    if not isinstance(value, Tensor) or value.dim() != 1 or value.numel() < 2:
-        return False
-    return value.dtype in (torch.int32, torch.int64) and bool((value.diff() >= 0).all())
-
-
-def _with_one_long_document(prog: Program, shape: Shape) -> Call:
-    """The same call with every inner boundary moved to the end: one long document, the others as short as allowed."""
-    call = build(prog, shape)
-    for _, value in flatten(call.args):
-        if _is_bounds(value):
-            value[1:] = value[-1] - prog.min_len * torch.arange(value.numel() - 2, -1, -1)
-    return call
+def _results(result: Outcome, bounds: set[str]) -> list[tuple[str, Any]]:
+    """What a call gives and leaves, but for the arguments in which the boundaries came."""
+    return [*result.outputs, *(pair for pair in result.inputs if pair[0] not in bounds)]
