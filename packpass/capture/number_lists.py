@@ -133,7 +133,8 @@ def names_of(code: types.CodeType, value: Any, place: str) -> tuple[str, ...] | 
 
 
 def _are_documents(tx: Any, value: Any, place: str, gone_over: bool) -> bool:
-    """Does a list change from batch to batch, as far as can be seen?"""
+    """Does a list change from batch to batch, as far as can be seen? So it does where a loop goes over it and the
+    function is given nothing else: what is made of layers is made once."""
     before = _before.setdefault(tx.output.root_tx.f_code, {}).setdefault(place, len(value))
     kind, numbers = tensor_lists.kind_of(value), numbers_of(value)
     if kind is not None or numbers is None:
@@ -141,7 +142,8 @@ def _are_documents(tx: Any, value: Any, place: str, gone_over: bool) -> bool:
         return kind is not None and (differ or before != len(value))
     tensors = _tensors(tx)
     leading = {int(next((size for size in tensor.shape if size != 1), 1)) for tensor in tensors}
-    return fits(numbers, leading) or are_rows(numbers, tensors) or before != len(value)
+    alone = gone_over and not tensors and min(numbers) >= 0
+    return alone or fits(numbers, leading) or are_rows(numbers, tensors) or before != len(value)
 
 
 def _are_arguments(tx: Any, place: str) -> bool:

@@ -188,7 +188,7 @@ def _join_rows(graph: fx.Graph, loop: LoopFound, key: Any, empty: Machine, fille
 def _plain(value: Any) -> bool:
     """Is this a number, or a tensor that was there before and has no gradient?"""
     if isinstance(value, Outside):
-        return value.node is not None and not example(value.node).requires_grad
+        return value.node is not None and not getattr(example(value.node), "requires_grad", False)
     return isinstance(value, (bool, int, float))
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from packpass import markers
-from packpass.semantics import example, op_name, op_of, storage
+from packpass.semantics import example, is_tensor, op_name, op_of, storage
 from packpass.semantics.creation import WITHOUT_GRADIENT
 from packpass.semantics.effects import records_gradients, written_inputs
 from packpass.semantics.expand import requires_gradient
@@ -74,7 +74,7 @@ def _given_to(node: fx.Node | None, name: str) -> fx.Node | None:
 def with_gradient(term: Term | None) -> set[fx.Node]:
     """The tensors from outside that a value is made from and that have a gradient, which it passes on to them."""
     nodes = {getattr(part, "node", None) for part in walk(term, conditions=False, detached=False)}
-    return {node for node in nodes if isinstance(node, fx.Node) and example(node).requires_grad}
+    return {node for node in nodes if isinstance(node, fx.Node) and is_tensor(node) and example(node).requires_grad}
 
 
 def gradients_to(values: Collection[fx.Node], body: Collection[fx.Node]) -> set[fx.Node]:

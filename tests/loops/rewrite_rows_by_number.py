@@ -211,3 +211,12 @@ def places_by_where(x: Tensor, batch: Tensor) -> Tensor:
         places = torch.where(batch == b)[0]
         out.append(x[places].mean(0))
     return torch.stack(out)
+
+
+@program("i[N,9,3] m[N,9]", tail=False, exact=False)
+def mean_of_what_a_mask_keeps_or_zeros(x: Tensor, mask: Tensor) -> Tensor:
+    rows, out = x.float(), []
+    for i in range(rows.shape[0]):
+        kept = rows[i][mask[i].bool()]
+        out.append(kept.mean(0) if kept.numel() > 0 else torch.zeros(rows.shape[-1]))
+    return torch.stack(out)
