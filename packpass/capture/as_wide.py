@@ -20,6 +20,7 @@ from packpass.capture.dynamo import emit, example
 from packpass.capture.lists import CollectedItems
 from packpass.capture.origins import expression_of, needed_for
 from packpass.capture.questions import question
+from packpass.capture.state import current_frame
 from packpass.capture.tallies import collect, end_of
 from packpass.semantics.binding import example as example_of
 from packpass.semantics.not_negative import is_extreme, not_negative
@@ -38,15 +39,28 @@ def all_as_wide(items: CollectedItems, joined_at: int | None = None) -> Any:
     differing = [d for d in range(fakes[0].dim()) if not all(_same(f.shape[d], fakes[0].shape[d]) for f in fakes)]
     if len(differing) != 1 or (joined_at is not None and differing[0] == joined_at % fakes[0].dim()):
         return None
-    dim, lengths = differing[0], _lengths(region.indices[-1].graph)
-    sizes = [expression_of(fake.shape[dim]).xreplace(lengths) for fake in fakes]
+    lengths = _lengths(region.indices[-1].graph)
+    for known in ({}, lengths) if lengths else ({},):
+        made = _in_one_width(region, values, differing[0], known)
+        if made is not None:
+            if known:
+                frame = current_frame()
+                frame.not_replayable = frame.not_replayable or "a document is taken to be as long as its boundaries say"
+            return collect(region, [value.as_proxy() for value in made])
+    return None
+
+
+def _in_one_width(region: Any, values: list[Any], dim: int, lengths: dict[Any, Any]) -> list[Any] | None:
+    """The entry of each traced iteration, in the width of those that fill up; ``lengths``: what slices are taken to
+    be as long as."""
+    own = [expression_of(example(value).shape[dim]) for value in values]
+    sizes = [size.xreplace(lengths) for size in own]
     for size in sizes:
         shorter = [which for which, other in enumerate(sizes) if other != size]
         width = _of_all(size, region)
         if width is not None and all(_at_least(region, which, sizes[which], size, lengths) for which in shorter):
-            seen = [expression_of(fake.shape[dim]) == size for fake in fakes]
-            made = [v if seen[i] else _widened(region, i, v, dim, width) for i, v in enumerate(values)]
-            return collect(region, [value.as_proxy() for value in made])
+            as_they_are = [expression == size for expression in own]
+            return [v if as_they_are[i] else _widened(region, i, v, dim, width) for i, v in enumerate(values)]
     return None
 
 

@@ -12,6 +12,7 @@ beginning of its own, and over other tensors perhaps.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,8 @@ from packpass.capture.float_tallies import Summed, Summing, learn_summed
 from packpass.capture.grown import Grown, Lengthening, Relisting, growing, learn_grown
 from packpass.capture.offsets import Offset, Running, is_looked_at
 from packpass.capture.offsets import learn as learn_offset
-from packpass.capture.tallies import Tally, learn_tally, number
+from packpass.capture.state import active
+from packpass.capture.tallies import Tally, end_of, learn_tally, number
 from packpass.capture.totals import Adding, Count, Counting, Total, learn_count, learn_total
 from packpass.capture.watched import Poison
 
@@ -170,4 +172,16 @@ class Carried:
 
     def numbers(self) -> dict[str, Callable[[], Any]]:
         """Name of every other local -> what makes its value after the loop, where somebody asks for it."""
-        return {name: made.after for names, made in self.names if not isinstance(made, WHOLES) for name in names}
+        numbers = [(names, made) for names, made in self.names if not isinstance(made, WHOLES)]
+        return {name: functools.partial(self._made, made.after) for names, made in numbers for name in names}
+
+    def _made(self, after: Callable[[], Any]) -> Any:
+        """Such a value, made in front of the loop in whose body it is asked for first: it is the same for all of its
+        documents."""
+        end = end_of(self.region, -1)
+        for region in active.regions:
+            begin = region.indices[0]
+            if end < begin:
+                with begin.graph.inserting_before(begin):
+                    return after()
+        return after()

@@ -184,9 +184,9 @@ def _reaches_longest(machine: Machine, number: Any, more: int, node: fx.Node) ->
     if not isinstance(number, fx.Node):
         return False
     name, args = op_name(number), tuple[Any, ...](number.args)
-    if name in ("max", "amax") and is_tensor(args[0]) and args[1:] in ((), (0,), (-1,)) and not number.kwargs:
+    if name in ("max", "amax") and args and is_tensor(args[0]) and args[1:] in ((), (0,), (-1,)) and not number.kwargs:
         lengths: Any = args[0]
-        parts = lengths.args[0] if op_name(lengths) == "cat" else [lengths]
+        parts = lengths.args[0] if op_name(lengths) == "cat" and lengths.args else [lengths]
         return more >= 0 and any(_are_lengths(machine, part, node) for part in parts)
     if name in ("item", "sym_int"):
         return _reaches_longest(machine, args[0], more, node)

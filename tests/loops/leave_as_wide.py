@@ -103,3 +103,27 @@ def first_row_is_written(x: Tensor, cu: Tensor) -> Tensor:
         rows.append(part)
     rows[0].add_(1)
     return torch.stack(rows)
+
+
+@leave("f[T,4] cu", shapes=ALIKE, must_refuse=True, why="each document is padded to the longest so far")
+def up_to_the_longest_so_far(x: Tensor, cu: Tensor) -> Tensor:
+    width, rows = 0, []
+    for i in range(len(cu) - 1):
+        part = x[cu[i] : cu[i + 1]]
+        width = max(width, part.size(0))
+        if width > part.size(0):
+            part = F.pad(part, (0, 0, 0, width - part.size(0)))
+        rows.append(part)
+    return torch.stack(rows)
+
+
+@leave("f[T,4] cu", shapes=SOME, why="the longest is looked for again behind the loop")
+def found_again_behind_the_loop(x: Tensor, cu: Tensor) -> tuple[Tensor, int]:
+    width, rows = 0, []
+    for i in range(len(cu) - 1):
+        width = max(width, int(cu[i + 1] - cu[i]))
+    for i in range(len(cu) - 1):
+        part = x[cu[i] : cu[i + 1]]
+        rows.append(part.sum(0) / width)
+        width = max(width, part.size(0) * 2)
+    return torch.stack(rows), width

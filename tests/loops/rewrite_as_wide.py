@@ -169,3 +169,31 @@ def ids_of_four_each(ids: Tensor, cu: Tensor) -> Tensor:
             part = F.pad(part, (0, width - len(part)), value=-100)
         rows.append(part)
     return torch.stack(rows)
+
+
+@program("f[T,4] cu", shapes=SOME)
+def up_to_what_a_loop_has_found(x: Tensor, cu: Tensor) -> Tensor:
+    width, rows = 0, []
+    for i in range(len(cu) - 1):
+        width = max(width, int(cu[i + 1] - cu[i]))
+    for i in range(len(cu) - 1):
+        part = x[cu[i] : cu[i + 1]]
+        lack = width - part.size(0)
+        if lack > 0:
+            part = torch.cat([part, torch.zeros(lack, 4)])
+        rows.append(part)
+    return torch.stack(rows)
+
+
+@program("f[T,4] cu", shapes=SOME)
+def padded_to_what_a_loop_has_found(x: Tensor, cu: Tensor) -> list[Tensor]:
+    layers = []
+    for layer in range(2):
+        width, rows = 0, []
+        for i in range(len(cu) - 1):
+            width = max(width, int(cu[i + 1] - cu[i]))
+        for i in range(len(cu) - 1):
+            part = x[cu[i] : cu[i + 1]]
+            rows.append(F.pad(part, (0, 0, 0, width - part.size(0))) * (layer + 1))
+        layers.append(torch.stack(rows))
+    return layers
