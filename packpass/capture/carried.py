@@ -181,7 +181,7 @@ class Carried:
         end = end_of(self.region, -1)
         for region in active.regions:
             begin = region.indices[0]
-            if end < begin:
+            if end.graph is begin.graph and end < begin:
                 with begin.graph.inserting_before(begin):
                     return after()
         return after()

@@ -142,7 +142,7 @@ def _are_documents(tx: Any, value: Any, place: str, gone_over: bool) -> bool:
         return kind is not None and (differ or before != len(value))
     tensors = _tensors(tx)
     leading = {int(next((size for size in tensor.shape if size != 1), 1)) for tensor in tensors}
-    alone = gone_over and not tensors and min(numbers) >= 0
+    alone = gone_over and not tensors and min(numbers) >= 0 and not _are_arguments(tx, place)
     return alone or fits(numbers, leading) or are_rows(numbers, tensors) or before != len(value)
 
 

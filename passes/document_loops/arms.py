@@ -77,7 +77,7 @@ def joined(graph: fx.Graph, loop: LoopFound, arms: list[Interpreted]) -> Interpr
         _join_rows(graph, loop, key, empty, filled)
     found = {}
     for collect, value in appended.items():
-        if not is_used(collect):
+        if value is not None and not is_used(collect):
             found[collect] = value
             continue
         sources = markers.collected_in(collect, which), markers.collected_in(collect, rest)
