@@ -34,6 +34,7 @@ from passes.masked_rows import with_whole_masks
 from passes.numbered import with_sorted_rows
 from passes.picked import with_picked_in_order
 from passes.prune import prune
+from passes.repeated import with_repeated_rows
 from passes.single_parts import without_single_parts
 from passes.sums_in_front import with_running_sums
 from passes.turned_in_place import with_turned_views
@@ -48,6 +49,7 @@ def prepare_lengths(graph: fx.Graph) -> None:
     with_turned_views(graph)
     without_grad_modes(graph)
     with_views_in_front(graph)
+    with_repeated_rows(graph)
     with_entry_totals(graph)
     with_places_in_front(graph)
     with_sorted_rows(graph)

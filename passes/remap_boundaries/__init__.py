@@ -61,7 +61,7 @@ from packpass.layout import analyze
 from packpass.layout.attention import is_boundaries
 from packpass.layout.axes import Axes, Axis
 from packpass.layout.sources import DOUBTFUL, root_of
-from packpass.semantics import example, op_name, storage
+from packpass.semantics import example, is_tensor, op_name, storage
 from passes.context import PassContext
 from passes.mentions import mentions_boundaries
 from passes.nodes import copy_of
@@ -176,8 +176,15 @@ def by_documents(expansion: Expansion, boundaries: Boundaries) -> bool:
     """Are the widths the lengths of these boundaries' own documents? They count the row that this makes."""
     widths = {expansion.widths.node, root_of(expansion.widths.node)}
     return any(made_of(node, set(boundaries.roots), derives) for node in widths) or any(
-        made_of(root, widths, lambda n: is_boundaries(example(n))) for root in boundaries.roots
+        made_of(root, widths, _adds_up) for root in boundaries.roots
     )
+
+
+def _adds_up(node: fx.Node) -> bool:
+    """Is a tensor one of boundaries or lengths, or of widths that are grouped before they are added up to these?"""
+    fake = example(node)
+    grouped = is_tensor(node) and not fake.is_floating_point() and op_name(node) in ("unflatten", "view", "reshape")
+    return is_boundaries(fake) or grouped
 
 
 _SHARDING = ("packpass::cp_partition", "packpass::cp_unpartition", "packpass::cp_to_hp", "packpass::hp_to_cp")
