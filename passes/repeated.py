@@ -22,7 +22,7 @@ import torch
 from torch import fx
 
 from packpass import markers
-from packpass._compat import statically_known_true
+from packpass._compat import free_unbacked_symbols, statically_known_true
 from packpass.semantics import call_of, example, is_tensor, op_name
 from packpass.semantics.effects import effects_of, mutated_after
 from packpass.semantics.pointwise import slot_by_slot
@@ -88,8 +88,7 @@ class _Repeated:
 
     def _every(self, rows: fx.Node, numbers: fx.Node, node: fx.Node) -> tuple[fx.Node, fx.Node]:
         """What all rows become, one behind the other, and how long each has become."""
-        sizes = [zip(example(rows).shape[:2], example(numbers).shape, strict=False)]
-        if example(rows).dim() < 2 or not all(statically_known_true(a == b) for pair in sizes for a, b in pair):
+        if not self._are_alike(example(rows).shape, example(numbers).shape):
             raise Refused("row-lengths", "tokens are repeated by numbers of another batch", node)
         key = "every", rows, numbers
         if key not in self.made:
@@ -101,13 +100,22 @@ class _Repeated:
         every, lengths = self.made[key]
         return every, lengths
 
+    def _are_alike(self, rows: Any, numbers: Any) -> bool:
+        """Has a batch as many rows as the numbers have, and as many tokens in each? Where that is so now, but need not
+        be, a guard says so of later calls."""
+        sizes = [*rows[:2], *numbers]
+        if len(sizes) != 4 or any(free_unbacked_symbols(size) for size in sizes):
+            return False
+        return all(statically_known_true(a == b) or bool(a == b) for a, b in zip(sizes[:2], sizes[2:], strict=True))
+
     def _whole(self, node: fx.Node) -> fx.Node:
         """The batch, of which a value of the body is the document's row."""
         begins = [begin for begin, _, _ in self.loop.iterations]
         source: Any = node.args[0] if node.args else None
         if node not in self.inside or effects_of(node).writes or not isinstance(source, fx.Node):
             raise Refused("no-rule", "what is repeated is no row of a batch", node)
-        if op_name(node) == "select" and node.args[1] == 0 and node.args[2] in begins and source not in self.inside:
+        at = node.args[1:] if op_name(node) == "getitem" else node.args[2:] if node.args[1:2] == (0,) else ()
+        if op_name(node) in ("select", "getitem") and at and at[0] in begins and source not in self.inside:
             if mutated_after(self.graph, source, self.first, self.last):
                 raise Refused("aliasing", "a batch whose rows are repeated is written by the loop", node)
             return source

@@ -231,10 +231,11 @@ def watch_breaks(tx: Any) -> None:
 def failed(tx: Any, error: Exception, fn: Any, args: list[Any]) -> None:
     """A call of ``fn`` on ``args`` that cannot be traced, before Dynamo decides where the graph ends."""
     if active.frame is not None and first_line(error).startswith("Dynamic shape operator"):
+        repeats = expansions.repeats(fn)
         for value in (*args, getattr(fn, "obj", None)):
-            if isinstance(value, TensorVariable) and masked.is_mask(value):
+            if isinstance(value, TensorVariable) and (masked.is_mask(value) or repeats):
                 watch_mask(tx, value)
-        watch_data_size(tx)
+        watch_data_size(tx, inside=repeats)
     if active.frame is not None and reads_data(error):
         expansions.watch(tx, fn, args)
 

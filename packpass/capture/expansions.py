@@ -44,6 +44,11 @@ def watch(tx: Any, fn: Any, args: list[Any]) -> None:
         raise restart("a row whose boundaries are known may expand by numbers in a tensor")
 
 
+def repeats(fn: Any) -> bool:
+    """Is a function one that repeats tokens?"""
+    return (fn.name if isinstance(fn, GetAttrVariable) else callee(fn)) in _REPEATS
+
+
 def _may_expand(tx: Any, frame: FrameState, fn: Any, args: list[Any]) -> bool:
     function, tensors = callee(fn), [arg.realize() for arg in args]
     if isinstance(fn, GetAttrVariable):

@@ -386,12 +386,14 @@ def is_of_a_batch(tx: Any, node: Any) -> bool:
     return any(is_integers(v) and v.dim() == 1 and hint_of(v.shape[0]) in rows - {None} for v in values)
 
 
-def watch_data_size(tx: Any) -> None:
+def watch_data_size(tx: Any, inside: bool = False) -> None:
     """The size of a result is data, which ends the graph in stock torch. With a loop ahead, and boundaries made from
-    such a result (the frames of every image, say), what the loop needs to know would end with it: capture the size."""
+    such a result (the frames of every image, say), what the loop needs to know would end with it: capture the size.
+    ``inside``: also in the body of a loop, of a result that all documents may have together."""
     frame = current_frame()
     symbolic = frame.options.symbolic_loops and group_is_on("symbolic-loops")
-    if symbolic and frame.data_sizes is False and frame.mode is not Mode.STOCK and code_loops.loop_ahead(tx):
+    wanted = frame.data_sizes is False and frame.mode is not Mode.STOCK
+    if symbolic and wanted and (code_loops.loop_ahead(tx) or (inside and active.regions)):
         frame.only_numbers = frame.only_numbers or frame.mode is Mode.PROBE
         frame.mode, frame.data_sizes = Mode.SYMBOLIC, True
         raise restart("a result of a size that is data stands in front of a loop")

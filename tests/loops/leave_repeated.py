@@ -50,3 +50,21 @@ def what_is_repeated_is_written(x: Tensor, durations: Tensor) -> Tensor:
         part[0] = 0
         out.append(part)
     return torch.cat(out)
+
+
+@leave(ROWS, wrap=lambda x, n: (x, torch.cat([_few(x, n)[1], n[:1] % 3])), shapes=SOME)
+def numbers_of_more_rows(x: Tensor, durations: Tensor) -> Tensor:
+    return torch.cat([x[i].repeat_interleave(durations[i], dim=0) for i in range(x.size(0))])
+
+
+@leave(ROWS, wrap=lambda x, n: (x, _few(x, n)[1][:, :1] + 1), shapes=SOME)
+def one_number_for_every_token(x: Tensor, durations: Tensor) -> Tensor:
+    return torch.cat([x[i].repeat_interleave(durations[i], dim=0) for i in range(x.size(0))])
+
+
+@leave("f[T,3] i[T] cu", wrap=lambda x, n, cu: (x, n % 3, cu))
+def parts_of_a_packed_row(x: Tensor, numbers: Tensor, cu: Tensor) -> Tensor:
+    parts = [x[:0]]
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        parts.append(x[s:e].repeat_interleave(numbers[s:e], dim=0))
+    return torch.cat(parts)

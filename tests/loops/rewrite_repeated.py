@@ -55,3 +55,15 @@ def two_fields_regulated(x: Tensor, pitch: Tensor, durations: Tensor) -> tuple[T
         frames.append(torch.repeat_interleave(row, numbers, dim=0))
         pitches.append(torch.repeat_interleave(own, numbers, dim=0))
     return torch.cat(frames), pad_sequence(pitches, batch_first=True, padding_value=-1.0)
+
+
+@program(ROWS, wrap=_few, shapes=SOME)
+def regulated_row_by_row_into_zeros(x: Tensor, durations: Tensor) -> Tensor:
+    out = []
+    for i in range(x.size(0)):
+        out.append(x[i].repeat_interleave((durations[i].float() * 1.5).round().long(), dim=0))
+    longest = max(part.shape[0] for part in out)
+    padded = x.new_zeros(len(out), longest, x.size(-1))
+    for i, part in enumerate(out):
+        padded[i, : part.size(0)] = part
+    return padded
