@@ -61,7 +61,7 @@ from packpass.layout import analyze
 from packpass.layout.attention import is_boundaries
 from packpass.layout.axes import Axes, Axis
 from packpass.layout.sources import DOUBTFUL, root_of
-from packpass.semantics import example, is_tensor, op_name, storage
+from packpass.semantics import example, family_of, is_tensor, op_name, storage
 from passes.context import PassContext
 from passes.mentions import mentions_boundaries
 from passes.nodes import copy_of
@@ -183,7 +183,7 @@ def by_documents(expansion: Expansion, boundaries: Boundaries) -> bool:
 def _adds_up(node: fx.Node) -> bool:
     """Is a tensor one of boundaries or lengths, or of widths that are grouped before they are added up to these?"""
     fake = example(node)
-    grouped = is_tensor(node) and not fake.is_floating_point() and op_name(node) in ("unflatten", "view", "reshape")
+    grouped = is_tensor(node) and not fake.is_floating_point() and family_of(node) == "views"
     return is_boundaries(fake) or grouped
 
 
