@@ -33,10 +33,10 @@ from packpass.semantics.pointwise import slot_by_slot
 from passes.building import Builder
 from passes.document_loops.boundaries import boundary_vector, check_split, summed, unchanged
 from passes.document_loops.lengths import same_length
-from passes.kept_apart import is_unused, take_apart
+from passes.kept_apart import take_apart
 from passes.kept_counts import counts_of, without
 from passes.kept_put import fill, put_back, puts, write_part, written_row
-from passes.loops import LoopFound, find, only_asserted
+from passes.loops import LoopFound, find, is_unused, only_asserted
 from passes.nodes import ahead, put_instead
 from passes.refused import Refused
 

@@ -28,7 +28,7 @@ from packpass import markers
 from packpass.semantics import example, is_tensor, storage
 from packpass.semantics.effects import changes_mode, effects_of, written_inputs
 from passes.document_loops.fission import Prefix, alike, split
-from passes.loops import WAYS, LoopFound, only_asserted
+from passes.loops import WAYS, LoopFound, is_unused, only_asserted
 from passes.nodes import computed_from, needed_for
 
 
@@ -56,11 +56,6 @@ def take_apart(graph: fx.Graph, loop: LoopFound, seeds: list[list[fx.Node]]) -> 
                 graph.erase_node(check)
             graph.erase_node(node)
     return True
-
-
-def is_unused(node: fx.Node) -> bool:
-    """Do nothing but torch's own checks look at a tensor?"""
-    return is_tensor(node) and set(node.users) <= set(only_asserted(node))
 
 
 def _prefix(loop: LoopFound, which: int, seeds: list[fx.Node]) -> Prefix | None:

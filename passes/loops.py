@@ -11,7 +11,7 @@ from torch import fx
 
 from packpass import markers
 from packpass.decisions.location import location_of_node
-from packpass.semantics import example, storage
+from packpass.semantics import example, is_tensor, storage
 from packpass.semantics.effects import written_inputs
 from passes.nodes import needed_for
 from passes.refused import Refused
@@ -109,9 +109,9 @@ def list_sizes(loop: LoopFound) -> tuple[fx.Node, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def is_used(collect: fx.Node) -> bool:
-    """Is something made of a list, or is only asserted what its size is?"""
-    return not set(collect.users) <= set(only_asserted(collect))
+def is_unused(node: fx.Node) -> bool:
+    """Is a tensor, or a list, only there for what is asserted of its layout?"""
+    return is_tensor(node) and set(node.users) <= set(only_asserted(node))
 
 
 WAYS = (*markers.LOOP_SKIP, *markers.LOOP_BRANCH, markers.LOOP_CHECK)

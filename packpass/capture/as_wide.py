@@ -14,7 +14,6 @@ import torch
 from torch import fx
 
 from packpass import markers
-from packpass._compat import statically_known_true
 from packpass.capture import one_size
 from packpass.capture.dynamo import emit, example
 from packpass.capture.lists import CollectedItems
@@ -36,11 +35,12 @@ def all_as_wide(items: CollectedItems, joined_at: int | None = None) -> Any:
     fakes = [example(value) for value in values]
     if not all(isinstance(fake, torch.Tensor) for fake in fakes) or len({fake.dim() for fake in fakes}) != 1:
         return None
-    differing = [d for d in range(fakes[0].dim()) if not all(_same(f.shape[d], fakes[0].shape[d]) for f in fakes)]
-    if len(differing) != 1 or (joined_at is not None and differing[0] == joined_at % fakes[0].dim()):
+    shape = fakes[0].shape
+    differing = [d for d, size in enumerate(shape) if not all(one_size.same_size(f.shape[d], size) for f in fakes)]
+    if len(differing) != 1 or (joined_at is not None and differing[0] == joined_at % len(shape)):
         return None
     lengths = _lengths(region.indices[-1].graph)
-    for known in ({}, lengths) if lengths else ({},):
+    for known in ({}, lengths):
         made = _in_one_width(region, values, differing[0], known)
         if made is not None:
             if known:
@@ -115,7 +115,3 @@ def _lengths(graph: fx.Graph) -> dict[Any, Any]:
         if made and isinstance(cut.stop, numbers) and isinstance(start, numbers):
             found[cut.size.node.expr] = expression_of(cut.stop - start)
     return found
-
-
-def _same(one: Any, other: Any) -> bool:
-    return bool(statically_known_true(one == other))

@@ -53,7 +53,7 @@ def of_rows(items: CollectedItems) -> Any:
     for dim in [d for d, size in enumerate(example(node).shape) if is_unknown(size)]:
         rows = [_row(entry, example(entry).shape[dim]) for entry in entries]
         known = [row for row in rows if row is not None]
-        if known and len(known) == len(rows) and all(_same(_size(row), _size(known[0])) for row in known):
+        if known and len(known) == len(rows) and all(same_size(_size(row), _size(known[0])) for row in known):
             found[dim] = known
     if not found:
         return collected
@@ -87,17 +87,17 @@ def _row(node: fx.Node, size: Any) -> Extent | None:
     sources = sorted(needed_for([node], is_tensor), reverse=True)
     for source in sources:
         for dim, extent in enumerate(example(source).shape):
-            if not is_unknown(extent) and _same(size, extent):
+            if not is_unknown(extent) and same_size(size, extent):
                 return source, dim
     cuts = [cut for source in sources for cut in cuts_of(source)] if is_unknown(size) else []
     for cut in [cut for cut in cuts if not is_unknown(_size(cut.row))]:
-        if cut.from_the_first and cut.stop is not None and _same(size - cut.size + cut.stop, _size(cut.row)):
+        if cut.from_the_first and cut.stop is not None and same_size(size - cut.size + cut.stop, _size(cut.row)):
             return cut.row  # what is beside it has as many slots as the row has more than it: none fewer than none
         if cut.stop is not None or cut.start is None:
             continue
         before = size - cut.size
-        heads = [other.size for other in cuts if other.from_the_first and _same(other.stop, cut.start)]
-        if any(_same(before, number) for number in (cut.start, *heads)):
+        heads = [other.size for other in cuts if other.from_the_first and same_size(other.stop, cut.start)]
+        if any(same_size(before, number) for number in (cut.start, *heads)):
             return cut.row
     return None
 
@@ -116,5 +116,5 @@ def cuts_of(node: fx.Node) -> Iterator[Cut]:
             yield Cut((row, entry.axis), example(entry.item.start), example(entry.item.stop), size)
 
 
-def _same(one: Any, other: Any) -> bool:
+def same_size(one: Any, other: Any) -> bool:
     return one is not None and other is not None and bool(statically_known_true(one == other))

@@ -261,7 +261,7 @@ def _shares(node: fx.Node) -> Any:
     if node.target in (markers.SPLIT_GET, markers.LIST_GET, markers.SEGMENT):
         return False
     made: Any = node.args[0] if node.target is operator.getitem else node
-    if made.target in (markers.CHUNK, markers.PIECES, markers.RESHAPE, markers.LAST_SLOT, markers.AS_WIDE):
+    if made.target in markers.VIEWS:
         return made.args[0]
     call = call_of(node)
     if call is None or len(call.operands) != 1 or not any(aliases_of(call)):

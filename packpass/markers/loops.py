@@ -172,6 +172,8 @@ LAST_SLOT = _ns.last_slot.default
 """``x[-1:]`` of a document behind a branch, where it is taken to have a slot."""
 AS_WIDE = _ns.as_wide.default
 """A document that a branch has found to be no shorter than ``width``, where all others are as wide."""
+VIEWS = (CHUNK, PIECES, RESHAPE, LAST_SLOT, AS_WIDE)
+"""Those that stand for views, which an op of this kind must not return."""
 SHADOWS: dict[Any, Callable[..., Any]] = {
     ATTENTION: scaled_dot_product_attention,
     ROLL: torch.roll,
@@ -239,7 +241,7 @@ for _name in (
 ):
     _lib.impl(_name, _never, "CompositeExplicitAutograd")
 for _shadow, _original in SHADOWS.items():
-    if _shadow in (CHUNK, PIECES, RESHAPE, LAST_SLOT, AS_WIDE):  # views, which an op of this kind must not return
+    if _shadow in VIEWS:
         _lib.impl(_shadow.name().partition("::")[2], _never, "CompositeExplicitAutograd")
         continue
     _lib.impl(_shadow.name().partition("::")[2], _original, "CompositeExplicitAutograd")

@@ -34,7 +34,7 @@ from passes.document_loops.reached import (
 from passes.document_loops.rules import rule
 from passes.document_loops.terms import Apply, DocAssign, Outside, Row, Take, Term
 from passes.document_loops.uneven import of_long
-from passes.loops import LoopFound, is_used
+from passes.loops import LoopFound, is_unused
 from passes.refused import Refused
 
 Interpreted = tuple[Machine, dict[fx.Node, Any]]
@@ -77,7 +77,7 @@ def joined(graph: fx.Graph, loop: LoopFound, arms: list[Interpreted]) -> Interpr
         _join_rows(graph, loop, key, empty, filled)
     found = {}
     for collect, value in appended.items():
-        if value is not None and not is_used(collect):
+        if value is not None and is_unused(collect):
             found[collect] = value
             continue
         sources = markers.collected_in(collect, which), markers.collected_in(collect, rest)

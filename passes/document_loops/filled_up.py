@@ -18,7 +18,7 @@ from passes.document_loops.padded import TOO_LONG, PaddedTo, none_left
 from passes.document_loops.parts import Pieces
 from passes.document_loops.terms import Term
 from passes.document_loops.uneven_row import Open, Uneven
-from passes.loops import LoopFound, is_used
+from passes.loops import LoopFound, is_unused
 
 Interpreted = tuple[Machine, dict[fx.Node, Any]]
 
@@ -33,7 +33,7 @@ def filled_up(loop: LoopFound, both: list[Interpreted]) -> Interpreted | None:
         if not alike(machine, other, reach=bool(machine.reach), width=False):
             continue
         nothing = none_left(loop.iterations[that][1], other)
-        used = [collect for collect in appended if is_used(collect)]
+        used = [collect for collect in appended if not is_unused(collect)]
         if all(_same(machine, collect, appended[collect], without[collect], nothing) for collect in used):
             machine.checks += [check for check in other.checks if check not in machine.checks]
             return machine, appended
@@ -53,7 +53,7 @@ def alike(one: Machine, other: Machine, reach: bool = True, width: bool = True) 
 def _same(machine: Machine, collect: fx.Node, value: Any, other: Any, nothing: list[Affine]) -> bool:
     """Are both the same, but for slots that fill up, of which the other has none to fill?"""
     if isinstance(value, Document) and isinstance(other, Document):
-        return value.cell.term in (other.cell.term, *_filled(value.cell.term, other.cell.term))
+        return value.cell.term is other.cell.term or _fills_up(value.cell.term, other.cell.term)
     if not isinstance(value, Pieces) or not isinstance(value.term, Uneven):
         return value is other or (
             isinstance(value, Segment)
@@ -74,9 +74,8 @@ def _same(machine: Machine, collect: fx.Node, value: Any, other: Any, nothing: l
     return same and (term.dim, term.reach, term.dtype) == (other.term.dim, other.term.reach, other.term.dtype)
 
 
-def _filled(term: Term, as_wide: Term) -> list[Term]:
-    """A document padded to a width, if ``as_wide`` is the same document where it is found to be as wide."""
+def _fills_up(term: Term, as_wide: Term) -> bool:
+    """Is this a document padded to a width, and ``as_wide`` the same document where it is found to be as wide?"""
     if not isinstance(term, PaddedTo) or not isinstance(as_wide, PaddedTo) or as_wide.fill is not None:
-        return []
-    same = (term.of, term.along, term.width) == (as_wide.of, as_wide.along, as_wide.width)
-    return [term] if same else []
+        return False
+    return (term.of, term.along, term.width) == (as_wide.of, as_wide.along, as_wide.width)

@@ -12,6 +12,7 @@ from torch import fx
 
 from packpass import markers
 from packpass._compat import statically_known_true
+from packpass.markers.entries import read_from
 from packpass.semantics import example, is_tensor, op_name
 from packpass.semantics.effects import mutated_after
 from packpass.semantics.names import base_name
@@ -188,8 +189,8 @@ def _reaches_longest(machine: Machine, number: Any, more: int, node: fx.Node) ->
         lengths: Any = args[0]
         parts = lengths.args[0] if op_name(lengths) == "cat" and lengths.args else [lengths]
         return more >= 0 and any(_are_lengths(machine, part, node) for part in parts)
-    if name in ("item", "sym_int"):
-        return _reaches_longest(machine, args[0], more, node)
+    if (read := read_from(number)) is not None:
+        return _reaches_longest(machine, read, more, node)
     if name == "sym_max" or (name == "max" and len(args) == 2):
         return any(_reaches_longest(machine, arg, more, node) for arg in args)
     if name == "sym_sum" or (name in ("add", "sub") and not is_tensor(number)):

@@ -35,7 +35,7 @@ from passes.document_loops.parts import Joined, Pieces, own_length
 from passes.document_loops.reached import keep_gradients, may_be_none
 from passes.document_loops.terms import Outside, Term
 from passes.document_loops.uneven_row import Constant, Each, Open, Part, Uneven
-from passes.loops import LoopFound, list_sizes, only_asserted
+from passes.loops import LoopFound, is_unused, list_sizes
 from passes.refused import Refused
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class StridedRow(Term):
 
 def pieces_of(machine: Machine, node: fx.Node, value: Any, count: int, dim: int) -> tuple[Piece, ...] | None:
     """What ``chunk`` makes of a document of any length, where the program takes pieces by their numbers."""
-    taken = node.target is markers.PIECES or all(set(part.users) <= set(only_asserted(part)) for part in node.users)
+    taken = node.target is markers.PIECES or all(map(is_unused, node.users))
     if not taken or not isinstance(value, Segment) or machine.parts_of_documents:
         return None
     if value.window != FULL or not value.store.exact or dim % value.rank != value.rank + value.dim:
