@@ -29,7 +29,7 @@ def all_as_wide(items: CollectedItems, joined_at: int | None = None) -> Any:
     """The entries of a list as a value of the graph, in the one width that the ways which fill up have; None if
     it is a list of others. ``joined_at``: they are put behind each other there."""
     region = items.region
-    if not region.ways or items.lacking or len({len(kept) for kept in items.values}) != 1:
+    if not region.ways or items.lacking or any(len(kept) != 1 for kept in items.values):
         return None
     values = [kept[0] for kept in items.values]
     fakes = [example(value) for value in values]

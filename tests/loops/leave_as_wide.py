@@ -127,3 +127,51 @@ def found_again_behind_the_loop(x: Tensor, cu: Tensor) -> tuple[Tensor, int]:
         rows.append(part.sum(0) / width)
         width = max(width, part.size(0) * 2)
     return torch.stack(rows), width
+
+
+@leave("f[T,4] cu", shapes=SOME, why="two entries of each document")
+def two_entries_filled_up(x: Tensor, cu: Tensor) -> Tensor:
+    width, rows = int((cu[1:] - cu[:-1]).max()), []
+    for i in range(len(cu) - 1):
+        part = x[cu[i] : cu[i + 1]]
+        if len(part) < width:
+            part = F.pad(part, (0, 0, 0, width - len(part)))
+        rows.append(part)
+        rows.append(part * 2)
+    return torch.stack(rows)
+
+
+@leave("f[T,4] cu", shapes=SOME, why="two entries of each document, in one row")
+def two_entries_filled_up_and_joined(x: Tensor, cu: Tensor) -> Tensor:
+    width, rows = int((cu[1:] - cu[:-1]).max()), []
+    for i in range(len(cu) - 1):
+        part = x[cu[i] : cu[i + 1]]
+        if len(part) < width:
+            part = torch.cat((part, part.new_zeros(width - len(part), 4)))
+        rows.append(part[None])
+        rows.append(part[None] * 2)
+    return torch.cat(rows)
+
+
+@leave("f[T,4] cu", shapes=SOME, why="a document that is filled up leaves two entries, others leave one")
+def another_entry_where_it_is_filled_up(x: Tensor, cu: Tensor) -> Tensor:
+    width, rows = int((cu[1:] - cu[:-1]).max()), []
+    for i in range(len(cu) - 1):
+        part = x[cu[i] : cu[i + 1]]
+        if len(part) < width:
+            part = F.pad(part, (0, 0, 0, width - len(part)))
+            rows.append(part - 1)
+        rows.append(part)
+    return torch.stack(rows)
+
+
+@leave("f[T,4] cu", shapes=SOME, why="an entry of the program's own stands in front")
+def an_entry_in_front_of_those_filled_up(x: Tensor, cu: Tensor) -> Tensor:
+    width = int((cu[1:] - cu[:-1]).max())
+    rows = [torch.ones(width, 4)]
+    for i in range(len(cu) - 1):
+        part = x[cu[i] : cu[i + 1]]
+        if len(part) < width:
+            part = F.pad(part, (0, 0, 0, width - len(part)))
+        rows.append(part)
+    return torch.stack(rows)
