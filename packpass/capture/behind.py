@@ -121,7 +121,7 @@ class Last:
 
     def __init__(self, region: Region, behind: Behind) -> None:
         self.region, self.tx, self.behind, self.documents = region, region.tx, behind, region.length
-        self.boundaries: Any = self._boundaries(behind)
+        self.boundaries: Any = self._boundaries(behind) or self._any(behind)
         self.ready = self.boundaries is not None
 
     def _boundaries(self, behind: Behind) -> Any:
@@ -134,6 +134,16 @@ class Last:
         if behind.plus:
             vector = emit(tx, operator.add, vector, behind.plus).as_proxy()
         return emit(tx, torch.nn.functional.pad, vector, (1, 0))
+
+    def _any(self, behind: Behind) -> Any:
+        """Numbers in the place of those of a vector of another length, that of a loop in front of this one which is
+        the same in the code: `follow` finds its own."""
+        other = None if behind.whole else node_called(self.tx, behind.vector)
+        if other is None:
+            return None
+        size = call(self.tx, operator.add, self.documents, constant(1)).as_proxy()
+        numbers = emit(self.tx, "long", other, method=True).as_proxy()
+        return emit(self.tx, "new_zeros", numbers, size, method=True)
 
     def follow(self, value: Any) -> None:
         """Go by the vector of which the first document has left the local an entry, if it is another."""

@@ -25,6 +25,7 @@ from packpass.capture.dynamo import (
     example,
     wrap_fx_proxy,
 )
+from packpass.capture.origins import INDEX_DTYPES
 from packpass.capture.state import active
 from packpass.capture.watch import is_scalar, is_unknown, is_vector, watch_data_size, watch_mask
 from packpass.semantics import family_of, op_name
@@ -217,8 +218,9 @@ def watch(tx: Any, tensor: Any, key: Any) -> None:
     entries = [key.items[0].realize()] if _behind_mask(key) else _picking(tensor, key)
     if entries is not None:
         watch_mask(tx, entries[-1])
-        if is_vector(tensor):  # of lengths, perhaps, of which some stand for no document
-            watch_data_size(tx)
+        row = example(tensor)
+        if is_vector(tensor) or (len(entries) > 1 and row.dim() == 2 and row.dtype in INDEX_DTYPES):
+            watch_data_size(tx)  # of lengths, perhaps, of which some stand for no document, or of places of one row
 
 
 def _without_rest(key: Any) -> Any:

@@ -17,13 +17,14 @@ from passes.document_loops.elsewhere import Elsewhere
 from passes.document_loops.integers import EVERY, FULL, Affine, Bound, Check
 from passes.document_loops.machine import Machine
 from passes.document_loops.terms import Apply, Assign, DocRow, Guard, Outside, PointRead, Row, Term, walk
+from passes.document_loops.whole import Whole
 from passes.loops import LoopFound
 from passes.refused import Refused
 
 if TYPE_CHECKING:
     from passes.document_loops.find import Decided
 
-Outer = Row | Elsewhere | Block
+Outer = Row | Elsewhere | Block | Whole
 """What a loop may write of a tensor from outside, one part per document."""
 
 
@@ -110,7 +111,7 @@ def no_aliasing(decided: Decided, rows: list[Row], machine: Machine) -> None:
         *(row for row, _ in decided.writes),
         *(row for row, _ in decided.rows),
     ]
-    read = {t: None for term in decided.terms for t in walk(term) if isinstance(t, (DocRow, Elsewhere, Block))}
+    read = {t: None for term in decided.terms for t in walk(term) if isinstance(t, (DocRow, Elsewhere, Block, Whole))}
     parts: list[Outer | DocRow] = [
         *rows,
         *(dict.fromkeys((*read, *(row for row, _ in decided.rows)))),

@@ -34,6 +34,7 @@ from passes.document_loops.reached import (
 from passes.document_loops.rules import rule
 from passes.document_loops.terms import Apply, DocAssign, Outside, Row, Take, Term
 from passes.document_loops.uneven import of_long
+from passes.document_loops.whole import Whole
 from passes.loops import LoopFound, is_unused
 from passes.refused import Refused
 
@@ -128,6 +129,8 @@ def _same_work(empty: Machine, filled: Machine) -> None:
         raise differs
     if any(node not in filled.split_of for node in empty.split_of):
         raise differs
+    if any(store.version and isinstance(store.outer, Whole) for store in empty.outer.values()):
+        raise differs
     for machine in machines:
         for store in machine.outer.values():
             if store.version and (store.point_fills or not _writes_slots(store)):
@@ -165,7 +168,7 @@ def _apart(loop: LoopFound, arms: tuple[int, int], empty: Machine, filled: Machi
 
 
 def _writes_slots(store: Store) -> bool:
-    return isinstance(store.outer, Row) or (isinstance(store.outer, Elsewhere) and not store.outer.at_end)
+    return isinstance(store.outer, (Row, Whole)) or (isinstance(store.outer, Elsewhere) and not store.outer.at_end)
 
 
 def _join_rows(graph: fx.Graph, loop: LoopFound, key: Any, empty: Machine, filled: Machine) -> None:

@@ -66,6 +66,7 @@ from passes.document_loops.row_windows import WindowOf
 from passes.document_loops.step import step
 from passes.document_loops.terms import DocRow, Interner, Row, Term, walk
 from passes.document_loops.uneven import of_long
+from passes.document_loops.whole import Whole
 from passes.loops import LoopFound, hoistable, list_sizes, no_escape
 from passes.refused import Refused
 from passes.turned_in_place import check_turned
@@ -74,7 +75,7 @@ from passes.turned_in_place import check_turned
 class OtherLengths(Refused):
     """Rows of different lengths are cut by the same boundaries."""
 
-    def __init__(self, node: fx.Node, rows: Sequence[Row | Block], machine: Machine) -> None:
+    def __init__(self, node: fx.Node, rows: Sequence[Row | Block | Whole], machine: Machine) -> None:
         super().__init__("row-lengths", "rows of different lengths are cut by the same boundaries", node)
         self.machine = machine
         self.rows = [(row.node, _position(row)) for row in rows]
@@ -295,21 +296,21 @@ def conclude(
         loop, boundaries, writes, doc_rows, tuple(appends), tuple(first.checks), bool(first.split_of), hoisted, sizes,
         None, 0, tuple(first.filled), all_sent(first, loop),
     )  # fmt: skip
-    rows: list[Row | Block] = list(_rows(found, first))
+    rows: list[Row | Block | Whole] = list(_rows(found, first))
     no_aliasing(found, [row for row in rows if isinstance(row, Row)], first)
-    rows += [row for row, _ in writes if isinstance(row, Block)]
+    rows += [row for row, _ in writes if isinstance(row, Block) or (isinstance(row, Whole) and row.by_documents)]
     extents = [example(row.node).shape[_position(row)] for row in rows]
     squares = [row for row in rows if isinstance(row, Block)]
     extents += [example(row.node).shape[_position(row, row.columns)] for row in squares]
     for other, extent in zip([*rows, *squares][1:], extents[1:], strict=True):
         if not same_length(extent, extents[0]):
-            raise OtherLengths(other.node, rows if not squares else [], first)
+            raise OtherLengths(other.node, rows if all(isinstance(row, Row) for row in rows) else [], first)
     no_escape(loop, label)
     found = dataclasses.replace(found, checks=tuple(first.checks))
     return dataclasses.replace(found, row_node=rows[0].node, row_dim=_position(rows[0])) if rows else found
 
 
-def _position(row: Row | Block, dim: int | None = None) -> int:
+def _position(row: Row | Block | Whole, dim: int | None = None) -> int:
     """Index of the packed dimension in the outer tensor itself (before ``index`` drops others)."""
     dim = row.dim if dim is None else dim
     if not row.index:
@@ -387,7 +388,7 @@ def _rows(decided: Decided, machine: Machine) -> list[Row]:
         rows.update({store.outer: None for store in machine.outer.values() if isinstance(store.outer, Row)})
     segments = any(isinstance(value, (Segment, Pieces)) for _, value in decided.appended)
     others = [row for row, _ in decided.writes] + [t for term in decided.terms for t in walk(term)]
-    cuts = any(isinstance(row, (Elsewhere, Block, SlotOf, WindowOf, Corner)) for row in others)
+    cuts = any(isinstance(row, (Elsewhere, Block, SlotOf, WindowOf, Corner, Whole)) for row in others)
     cuts = cuts or any(isinstance(content(value), Diagonal) for _, value in decided.appended)
     cuts = cuts or bool(decided.rows) or any(isinstance(value, Document) for _, value in decided.appended)
     if not rows and not segments and not cuts:

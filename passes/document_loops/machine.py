@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from passes.document_loops.blocks import Block
     from passes.document_loops.elsewhere import Elsewhere
     from passes.document_loops.row_slots import Spot
+    from passes.document_loops.whole import Whole
 
 OPAQUE = object()
 """Value of a symbolic integer that only assertions look at."""
@@ -51,7 +52,7 @@ class Store:
 
     term: Term
     domain: Window = FULL
-    outer: Row | Elsewhere | Block | None = None
+    outer: Row | Elsewhere | Block | Whole | None = None
     """Set for a tensor from outside the loop: the row it is cut from."""
     parent: tuple[Store | Cell, int] | None = None
     """Set for a view with another shape, or a result that may alias: may be read while the parent is unchanged."""
@@ -339,8 +340,8 @@ class Machine:
     def finish(self) -> None:
         """End of the body: what happened after a skip happened only in documents that were not skipped. A loop that
         looks at rows of batches alone goes by them: by documents of one slot each."""
-        if self.boundaries is None and self.rows:
-            self.boundaries = Boundaries(next(iter(self.rows))[0], lengths=True, made=Affine.of(1)), 0
+        if self.boundaries is None and (self.rows or self.outer):
+            self.boundaries = Boundaries(next(iter(self.rows or self.outer))[0], lengths=True, made=Affine.of(1)), 0
         skips = self.skip is not None
         alone = may_be_none(self.reach, self.boundaries) and (skips or not self.reach.misses_slots)
         for cell in self.rows.values():
@@ -353,7 +354,7 @@ class Machine:
             changed = store.outer is not None and store.version != version
             if changed and alone:
                 keep_gradients(self.inside, store.term, old)
-            if changed and old is not None and skips:
+            if changed and old is not None and skips and not old.own_reach:
                 refuse_mixing(store.term, self.reach)
                 store.term = self.intern(Reached(self.reach, store.term, old, store.term.dim))
 

@@ -30,6 +30,7 @@ from passes.document_loops.lists import MADE_OF_LISTS, as_eager_lays_out, uneven
 from passes.document_loops.machine import Store
 from passes.document_loops.rules_tokenwise import adds_up
 from passes.document_loops.spaced import boundaries_of
+from passes.document_loops.suffixes import Added
 from passes.document_loops.terms import (
     Apply,
     Assign,
@@ -44,6 +45,7 @@ from passes.document_loops.terms import (
     Term,
     walk,
 )
+from passes.document_loops.whole import Whole
 from passes.nodes import put_instead
 from passes.prune import prune
 from passes.refused import Refused
@@ -220,8 +222,8 @@ def _remove_loop(graph: fx.Graph, decided: Decided, functional: list[tuple[Outer
 
 def _adds_up(term: Any) -> bool:
     """Does this term add up (or multiply) the slots of a document, in an order that is not eager's?"""
-    if isinstance(term, (Reduce, Scan)):
-        return reorders(term.op)
+    if isinstance(term, (Reduce, Scan, Added)):
+        return term.rounds if isinstance(term, Added) else reorders(term.op)
     return isinstance(term, (Attention, Softmax)) or (isinstance(term, Apply) and adds_up(term))
 
 
@@ -294,6 +296,8 @@ def _content(emitter: Emitter, graph: fx.Graph, decided: Decided, row: Outer, st
             raise Refused("two-packed-dims", "squares of some documents only have no rule", row.node)
         return row.written(emitter, value)
     base = emitter.node(row)
+    if isinstance(row, Whole):
+        return emitter.node(store.term)
     assert isinstance(row, Row)
     if isinstance(value, (Term, Outside)):
         new = emitter.node(value)

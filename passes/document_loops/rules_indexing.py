@@ -27,6 +27,7 @@ from passes.document_loops.machine import (
     Slot,
     frozen_args,
 )
+from passes.document_loops.mask_parts import write_part_of_mask
 from passes.document_loops.op_names import label
 from passes.document_loops.own_parts import part_is_set
 from passes.document_loops.parts import Cut, cut, part_of
@@ -162,6 +163,8 @@ def _setitem(machine: Machine, node: fx.Node) -> Any:
     slot = machine.value(base)
     if isinstance(slot, Slot):
         _fill_slot(machine, slot, node)
+        return OPAQUE
+    if write_part_of_mask(machine, node, base, index, machine.value(value)):
         return OPAQUE
     if write_block(machine, node, base, index, machine.value(value)) or write_window(machine, node):
         return OPAQUE

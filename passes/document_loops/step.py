@@ -32,6 +32,7 @@ from passes.document_loops.rules import (
     is_elementwise,
     opaque,
 )
+from passes.document_loops.suffixes import suffix
 from passes.document_loops.taken_apart import shared, taken_apart
 from passes.document_loops.terms import Apply, Outside
 from passes.refused import Refused
@@ -103,9 +104,10 @@ def _cast_like(machine: Machine, node: fx.Node) -> Any:
 def _by_rule(machine: Machine, node: fx.Node) -> Any:
     """The value of a node, by the first rule that knows it; `Refused` if there is none."""
     name = name_of(node)
-    viewed = foreign_view(machine, node)
-    if viewed is not NotImplemented:
-        return viewed
+    for look in (foreign_view, suffix):
+        viewed = look(machine, node)
+        if viewed is not NotImplemented:
+            return viewed
     refuse_foreign(machine, node, joins=name in JOINING)
     for look in (_cast_like, copied):
         value = look(machine, node)

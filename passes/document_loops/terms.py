@@ -28,6 +28,8 @@ class Term:
 
     dim: int
     keeps_tail: ClassVar[bool] = False
+    own_reach: ClassVar[bool] = False
+    """Does what is made of it, an outer tensor, say itself which documents change it?"""
 
 
 class Interner:

@@ -18,7 +18,7 @@ def all_within_limits(x: Tensor, cu: Tensor) -> Any:
     return torch.cat([x[s:e].flip(0) for s, e in bounds])
 
 
-@program("f[T,3] cu64", tail=False, graphs=3)
+@program("f[T,3] cu64", tail=False, graphs=3, reads=1)
 def truth_values_as_a_tensor(x: Tensor, cu: Tensor) -> Any:
     sizes = cu.diff().tolist()
     middle = [n > 1 and n < 4 for n in sizes]

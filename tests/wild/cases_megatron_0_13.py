@@ -21,3 +21,8 @@ def megatron_0_13_rope_of_latent_attention() -> Program:
 @case("megatron-core==0.13.1")
 def megatron_0_13_rope_interleaved() -> Program:
     return megatron.rope(VERSION, rotary_interleaved=True)
+
+
+@case("megatron-core==0.13.1")
+def megatron_0_13_positions_and_masks() -> Program:
+    return megatron.positions_and_masks(VERSION)

@@ -16,3 +16,8 @@ def megatron_0_15_rope() -> Program:
 @case("megatron-core==0.15.3")
 def megatron_0_15_rope_of_latent_attention() -> Program:
     return megatron.rope(VERSION, multi_latent_attention=True)
+
+
+@case("megatron-core==0.15.3")
+def megatron_0_15_positions_and_masks() -> Program:
+    return megatron.positions_and_masks(VERSION)

@@ -61,3 +61,8 @@ def megatron_0_16_rolls_of_three_depths() -> Program:
         return ids(*row), ids(*row, seed=1), floats(*row), megatron.packed_params(boundaries(lengths))
 
     return Program(call, over(batch))
+
+
+@case("megatron-core==0.16.1")
+def megatron_0_16_positions_and_masks() -> Program:
+    return megatron.positions_and_masks(VERSION)

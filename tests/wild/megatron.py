@@ -67,3 +67,20 @@ def roll(version: str) -> Program:
         return roll_tensor(tensor, shifts=-1, dims=-1, packed_seq_params=params)
 
     return Program(call, over(lambda n: (ids(1, sum(n)), packed_params(boundaries(n)))))
+
+
+def positions_and_masks(version: str) -> Program:
+    """What the data set makes of tokens with the mark of an end between documents: every loop step changes all slots
+    to the end of the row, and the part of the mask behind and in front of it."""
+    megatron(version)
+    module = importlib.import_module("megatron.core.datasets.gpt_dataset")
+    make = module._get_ltor_masks_and_position_ids
+
+    def call(tokens: torch.Tensor) -> Any:
+        return make(tokens, 0, True, True, True, True)
+
+    def batch(lengths: Sequence[int]) -> Any:
+        ends = boundaries(lengths)[1:].long() - 1
+        return (ids(sum(lengths)).clamp(min=1).index_fill(0, ends, 0),)
+
+    return Program(call, over(batch, ALIGNED))
