@@ -23,7 +23,7 @@ import torch
 from torch import fx
 
 from packpass.capture.dynamo import SymNodeVariable, TensorVariable, call, constant, emit, example
-from packpass.capture.entries import entries_ahead, entry_of, node_called
+from packpass.capture.entries import entries_ahead, entry_of, node_called, stand_in
 from packpass.capture.tallies import number
 from packpass.capture.watch import ROWS
 from packpass.markers.entries import read_from
@@ -121,7 +121,11 @@ class Last:
 
     def __init__(self, region: Region, behind: Behind) -> None:
         self.region, self.tx, self.behind, self.documents = region, region.tx, behind, region.length
-        self.boundaries: Any = self._boundaries(behind) or self._any(behind)
+        self.boundaries: Any = self._boundaries(behind)
+        self.found = self.boundaries is not None
+        """Is that the vector of this loop, or one that stands for it until the first document has shown which it is?"""
+        if not self.found and not behind.whole:
+            self.boundaries = stand_in(self.tx, behind.vector, self.documents)
         self.ready = self.boundaries is not None
 
     def _boundaries(self, behind: Behind) -> Any:
@@ -135,16 +139,6 @@ class Last:
             vector = emit(tx, operator.add, vector, behind.plus).as_proxy()
         return emit(tx, torch.nn.functional.pad, vector, (1, 0))
 
-    def _any(self, behind: Behind) -> Any:
-        """Numbers in the place of those of a vector of another length, that of a loop in front of this one which is
-        the same in the code: `follow` finds its own."""
-        other = None if behind.whole else node_called(self.tx, behind.vector)
-        if other is None:
-            return None
-        size = call(self.tx, operator.add, self.documents, constant(1)).as_proxy()
-        numbers = emit(self.tx, "long", other, method=True).as_proxy()
-        return emit(self.tx, "new_zeros", numbers, size, method=True)
-
     def follow(self, value: Any) -> None:
         """Go by the vector of which the first document has left the local an entry, if it is another."""
         index = self.index.as_proxy().node
@@ -156,7 +150,7 @@ class Last:
         alike = boundaries is not None and example(boundaries).dtype == example(self.boundaries).dtype
         if alike and known.plus == self.behind.plus:
             self.boundaries.as_proxy().node.replace_all_uses_with(boundaries.as_proxy().node)
-            self.behind, self.boundaries = known, boundaries
+            self.behind, self.boundaries, self.found = known, boundaries, True
 
     def after(self) -> Any:
         """Where the last document ends."""
@@ -177,7 +171,7 @@ class Last:
         """Do all locals hold this document's entry?"""
         index = self.index.as_proxy().node
         known = dataclasses.replace(self.behind, whole="")
-        if not all(_entry(value, index, index) == known for value in values):
+        if not self.found or not all(_entry(value, index, index) == known for value in values):
             return False
         if known.plus:
             self._is_the_end(index)

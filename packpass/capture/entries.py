@@ -173,6 +173,23 @@ def holds_entries(made: Any) -> bool:
     return isinstance(made, tuple) and (made[:1] == ("entry",) or any(holds_entries(part) for part in made[1:]))
 
 
+def stand_in(tx: InstructionTranslatorBase, name: str | None, length: Any) -> Any:
+    """``length + 1`` numbers in the place of those that a vector of another length makes, which a loop in front goes by
+    that is the same in the code; None if there is no such vector."""
+    other = None if name is None else node_called(tx, name)
+    if other is None:
+        return None
+    size = call(tx, operator.add, length, constant(1)).as_proxy()
+    return emit(tx, "new_zeros", emit(tx, "long", other, method=True).as_proxy(), size, method=True)
+
+
+def tensor_in(made: Any) -> str | None:
+    """The name of a tensor of whose entries a number is made."""
+    if not isinstance(made, tuple):
+        return None
+    return made[1] if made[:1] == ("entry",) else next(filter(None, map(tensor_in, made[1:])), None)
+
+
 def _emit(tx: InstructionTranslatorBase, made: Any, length: Any) -> Any:
     """The proxy of all documents' numbers, or the int that they all are; None if a tensor has no such entries."""
     if isinstance(made, int):

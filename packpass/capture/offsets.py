@@ -26,7 +26,7 @@ import torch
 from torch import fx
 
 from packpass.capture.dynamo import SymNodeVariable, TensorVariable, call, constant, emit, example
-from packpass.capture.entries import holds_entries, made_of, made_of_tensor, stepped, vector_of
+from packpass.capture.entries import holds_entries, made_of, made_of_tensor, stand_in, stepped, tensor_in, vector_of
 from packpass.capture.tallies import number
 from packpass.markers.lengths import Steps, length_of
 
@@ -125,6 +125,11 @@ class Running:
         self.is_length = not of_rows
         """Is the number that is added the document's length, and not a product of sizes?"""
         self.boundaries: Any = self._boundaries(offset)
+        self.found = self.boundaries is not None
+        """Are these the lengths of this loop? If not, the first document shows which they are."""
+        if not self.found:
+            numbers = stand_in(tx, tensor_in(offset.made), self.documents)
+            self.boundaries = None if numbers is None else self._of_its_kind(numbers, offset)
         self.ready = self.boundaries is not None
 
     def _boundaries(self, offset: Offset) -> Any:
@@ -142,7 +147,11 @@ class Running:
             boundaries = emit(tx, operator.add, boundaries.as_proxy(), offset.first.as_proxy())
         elif offset.first:
             boundaries = emit(tx, operator.add, boundaries.as_proxy(), offset.first)
-        return boundaries if offset.dtype is None else boundaries.call_method(tx, "to", [constant(offset.dtype)], {})
+        return self._of_its_kind(boundaries, offset)
+
+    def _of_its_kind(self, boundaries: Any, offset: Offset) -> Any:
+        dtype = offset.dtype
+        return boundaries if dtype is None else boundaries.call_method(self.tx, "to", [constant(dtype)], {})
 
     def follow(self, value: Any) -> None:
         """Go by the lengths that the first document has added to the local, if these are others."""
@@ -164,7 +173,7 @@ class Running:
         boundaries = self.region.in_front(("offset", offset), lambda: self._boundaries(offset))
         if boundaries is not None and example(boundaries).dtype == example(self.boundaries).dtype:
             self.boundaries.as_proxy().node.replace_all_uses_with(boundaries.as_proxy().node)
-            self.offset, self.boundaries = offset, boundaries
+            self.offset, self.boundaries, self.found = offset, boundaries, True
 
     def after(self) -> Any:
         """Where the last document ends."""
@@ -190,6 +199,8 @@ class Running:
     def has_grown(self, values: list[Any]) -> bool:
         """Have all locals been increased by this document's length?"""
         index, known = _node(self.index), (self.offset.lengths, self.offset.steps)
+        if not self.found:
+            return False
         if all(is_unchanged(value, self.start) for value in values):
             empty = self.region.without_slots(self.region.iteration)
             return index is not None and any(length_of(node, index) == known for node in empty)

@@ -136,3 +136,21 @@ def a_row_and_all_rows(x: Tensor, cu: Tensor) -> Tensor:
         out[:, end:] -= end
         out[0, end:] += 1
     return out
+
+
+@leave("i[T] cu", must_refuse=True, why="counted, then added to: only the slots of the last document that did it")
+def counted_and_added_to(x: Tensor, cu: Tensor) -> Tensor:
+    out = x.clone()
+    for start in cu[:-1].tolist():
+        out[start:] = torch.arange(len(x) - start)
+        out[start:] += 1
+    return out
+
+
+@leave("i[T] cu", must_refuse=True, why="added to, then counted")
+def added_to_and_counted(x: Tensor, cu: Tensor) -> Tensor:
+    out = x.clone()
+    for start in cu[:-1].tolist():
+        out[start:] += 1
+        out[start:] = torch.arange(len(x) - start)
+    return out

@@ -53,7 +53,7 @@ def ids_of_documents_that_are_there(x: Tensor, lengths: Tensor) -> Any:
     return ids, number, start
 
 
-@program("f[T,3] cu64", wrap=absent, **SHORT)
+@program("f[T,3] cu64", wrap=absent, reads=1, **SHORT)
 def counted_where_one_number_stands_for_none(x: Tensor, lengths: Tensor) -> Any:
     ids, start, number = torch.zeros(x.shape[0], dtype=torch.long), 0, 1
     for n in lengths.tolist():
@@ -91,7 +91,7 @@ def lengths_read_one_by_one(x: Tensor, lengths: Tensor) -> Any:
     return out, number
 
 
-@program("f[T,3] cu64", wrap=absent, rule="ragged_grids", **SHORT)
+@program("f[T,3] cu64", wrap=absent, rule="ragged_grids", reads=1, **SHORT)
 def only_long_ones_are_counted(x: Tensor, lengths: Tensor) -> Any:
     parts, start, number = [], 0, 0
     for n in lengths.tolist():

@@ -42,7 +42,7 @@ def sums_of_those_in_front_of_the_padding(x: Tensor, cu: Tensor) -> Tensor:
     return total
 
 
-@program("f[T,3] cu", wrap=zeros_behind, exact=False, **SOME)
+@program("f[T,3] cu", wrap=zeros_behind, exact=False, reads=1, **SOME)
 def written_and_counted(x: Tensor, cu: Tensor) -> Any:
     out, number = x * 2, 0
     for i in range(len(cu) - 1):

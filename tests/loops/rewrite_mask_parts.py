@@ -1,4 +1,4 @@
-"""Loops that must be rewritten: parts of a mask beside the squares of documents (`passes.document_loops.mask_parts`)."""
+"""Loops that must be rewritten: parts of a mask beside its squares (`passes.document_loops.mask_parts`)."""
 
 from __future__ import annotations
 

@@ -169,3 +169,29 @@ def an_input_is_added_to(x: Tensor, cu: Tensor) -> Tensor:
     for end in cu[1:].tolist():
         x[end:] -= end
     return x + 1
+
+
+@program("i[T] cu")
+def counted_to_the_end(x: Tensor, cu: Tensor) -> Tensor:
+    positions = torch.arange(len(x))
+    for end in cu[1:].tolist():
+        positions[end:] = torch.arange(len(x) - end)
+    return positions
+
+
+@program("i[T] cu")
+def counted_behind_long_documents(x: Tensor, cu: Tensor) -> Tensor:
+    positions = x.clone()
+    for start, end in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        if end - start > 2:
+            positions[end:] = torch.arange(0, x.shape[0] - end, dtype=torch.int32)
+    return positions
+
+
+@program("i[2,T]", graphs=3)
+def counted_in_rows_of_a_batch(tokens: Tensor) -> Tensor:
+    positions = torch.arange(tokens.size(1)).repeat(tokens.size(0), 1)
+    for b in range(tokens.size(0)):
+        for i in (tokens[b] % 8 == 7).nonzero().flatten().tolist():
+            positions[b, i + 1 :] = torch.arange(tokens.size(1) - i - 1)
+    return positions
