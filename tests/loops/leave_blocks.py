@@ -25,14 +25,6 @@ def squares_with_sums(x: Tensor, cu: Tensor) -> Tensor:
     return out
 
 
-@leave("f[T] cu", min_len=1, must_refuse=True, why="without the last column")
-def squares_without_a_column(x: Tensor, cu: Tensor) -> Tensor:
-    out = x[:, None] * x[None, :]
-    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
-        out[s:e, s : e - 1] = 1
-    return out
-
-
 @leave("f[T] cu", must_refuse=True, why="a square is read after it was written")
 def squares_that_are_read(x: Tensor, cu: Tensor) -> Tensor:
     pairs, out = x[:, None] * x[None, :], x.clone()

@@ -17,6 +17,14 @@ def columns_from_the_beginning(x: Tensor, cu: Tensor) -> Tensor:
     return out
 
 
+@program("f[T] cu")
+def squares_without_a_column(x: Tensor, cu: Tensor) -> Tensor:
+    out = x[:, None] * x[None, :]
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        out[s:e, s : e - 1] = 1
+    return out
+
+
 @program("i[T] cu")
 def nothing_in_front_of_a_document(x: Tensor, cu: Tensor) -> Tensor:
     mask = torch.ones(x.shape[0], x.shape[0])
