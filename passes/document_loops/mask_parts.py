@@ -32,9 +32,8 @@ from passes.document_loops.terms import DocVector, Spread, Term
 from passes.document_loops.whole import (
     Part,
     Whole,
-    at_places,
     extent_of,
-    for_slots,
+    largest_so_far,
     number_of,
     part_of_outer,
     places,
@@ -66,10 +65,7 @@ class Crossed(Term):
         rows, width = (extent_of(emitter, x, dim) for dim in (self.dim, self.columns))
         at = places(emitter, self.begin, rows, self.reach, device)
         ends = emitter.on(place_of(emitter, vector_of(emitter, self.end, torch.int64), width), device)
-        furthest = at_places(emitter, rows, torch.int64, device)
-        furthest = emitter.call(torch.scatter_reduce, furthest, 0, at, ends, "amax")
-        furthest = emitter.call(operator.getitem, emitter.call(torch.cummax, furthest, 0), 0)
-        furthest = emitter.along(for_slots(emitter, furthest, rows), self.dim)
+        furthest = emitter.along(largest_so_far(emitter, at, ends, rows), self.dim)
         columns = emitter.along(emitter.call(torch.arange, width, device=device), self.columns)
         inside = emitter.call(operator.lt, columns, furthest)
         return emitter.call(torch.where, inside, emitter.fitted(self.number, x), x)

@@ -35,7 +35,17 @@ from passes.document_loops.machine import OPAQUE, Machine, Store
 from passes.document_loops.op_names import label, name_of
 from passes.document_loops.reached import with_gradient
 from passes.document_loops.terms import Outside, Term
-from passes.document_loops.whole import Whole, at_places, extent_of, for_slots, number_of, part_of_outer, places, write
+from passes.document_loops.whole import (
+    Whole,
+    at_places,
+    extent_of,
+    for_slots,
+    largest_so_far,
+    number_of,
+    part_of_outer,
+    places,
+    write,
+)
 from passes.refused import Refused
 
 if TYPE_CHECKING:
@@ -91,9 +101,7 @@ class Counted(Term):
         self._check(emitter, extent)
         at = places(emitter, self.begin, extent, self.reach, like.device)
         numbers = emitter.on(emitter.call(torch.add, emitter.entries(), 1), like.device)
-        last = at_places(emitter, extent, torch.int64, like.device)
-        last = emitter.call(torch.scatter_reduce, last, 0, at, numbers, "amax")
-        last = for_slots(emitter, emitter.call(operator.getitem, emitter.call(torch.cummax, last, 0), 0), extent)
+        last = largest_so_far(emitter, at, numbers, extent)
         document = emitter.call(torch.clamp, emitter.call(torch.sub, last, 1), min=0)
         begins = emitter.call(torch.index_select, at, 0, document)
         made = emitter.call(torch.sub, emitter.call(torch.arange, extent, device=like.device), begins)

@@ -131,3 +131,10 @@ def at_places(emitter: Emitter, extent: Any, dtype: torch.dtype, device: torch.d
 def for_slots(emitter: Emitter, vector: fx.Node, extent: Any) -> fx.Node:
     """Such a vector without its last entry, which is that of no slot."""
     return emitter.call(torch.narrow, vector, 0, 0, extent)
+
+
+def largest_so_far(emitter: Emitter, at: fx.Node, numbers: fx.Node, extent: Any) -> fx.Node:
+    """For every slot the largest number of those whose `places` are in front of it, or its own; 0 if there is none."""
+    largest = at_places(emitter, extent, torch.int64, example(at).device)
+    largest = emitter.call(torch.scatter_reduce, largest, 0, at, numbers, "amax")
+    return for_slots(emitter, emitter.call(operator.getitem, emitter.call(torch.cummax, largest, 0), 0), extent)
