@@ -262,6 +262,10 @@ def _written_back(machine: Machine, node: fx.Node) -> Any:
         raise elsewhere
     if number_of(machine, part.slices()[0].start) != new.begin or part.store(machine) is not new.store:
         raise elsewhere
-    if new.store.term is not new.term:
-        write(machine, new.store, new.term)
+    if new.store.term is new.term:
+        return OPAQUE  # changed in place
+    if not isinstance(new.term, Added) or new.term.base is not new.store.term:
+        raise Refused("aliasing", "slots are written back that the loop has changed meanwhile", node)
+    # The documents that write are those that get here, whichever have added before.
+    write(machine, new.store, machine.intern(dataclasses.replace(new.term, reach=machine.reach)))
     return OPAQUE

@@ -154,3 +154,24 @@ def added_to_and_counted(x: Tensor, cu: Tensor) -> Tensor:
         out[start:] += 1
         out[start:] = torch.arange(len(x) - start)
     return out
+
+
+@leave("i[T] cu", must_refuse=True, why="what is written back is older than another change")
+def written_back_after_another_sum(x: Tensor, cu: Tensor) -> Tensor:
+    out = x.clone()
+    for start, end in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        more = out[end:] + 1
+        out[start:] += 2
+        out[end:] = more
+    return out
+
+
+@leave("i[T] cu", must_refuse=True, why="a view that was changed is written back after another change")
+def view_written_back_later(x: Tensor, cu: Tensor) -> Tensor:
+    out = x.clone()
+    for start, end in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        behind = out[end:]
+        behind += 1
+        out[start:] += 2
+        out[end:] = behind
+    return out

@@ -195,3 +195,15 @@ def counted_in_rows_of_a_batch(tokens: Tensor) -> Tensor:
         for i in (tokens[b] % 8 == 7).nonzero().flatten().tolist():
             positions[b, i + 1 :] = torch.arange(tokens.size(1) - i - 1)
     return positions
+
+
+@program("i[T] cu")
+def written_back_behind_a_branch(x: Tensor, cu: Tensor) -> Tensor:
+    """The sum is there before it is known which documents write it."""
+    out = x.clone()
+    for start, end in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        more = out[end:] + 1
+        if end - start < 3:
+            continue
+        out[end:] = more
+    return out
