@@ -12,7 +12,7 @@ SOME = tuple(shape for shape in SHAPES if shape.kind != "no_documents")
 WHOLE = tuple(shape for shape in SOME if not shape.kind.startswith(("tail", "gap")))
 
 
-@program("f[T,4] cu", shapes=WHOLE)
+@program("f[T,4] cu", shapes=WHOLE, reads=1)
 def zeros_where_some_lack(x: Tensor, cu: Tensor) -> Tensor:
     lengths = (cu[1:] - cu[:-1]).tolist()
     width, rows = max(lengths), []
@@ -24,7 +24,7 @@ def zeros_where_some_lack(x: Tensor, cu: Tensor) -> Tensor:
     return torch.stack(rows)
 
 
-@program("f[T,4] cu", shapes=SOME)
+@program("f[T,4] cu", shapes=SOME, reads=1)
 def padded_if_shorter(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
     width, rows = int((cu[1:] - cu[:-1]).max()), []
     for i in range(len(cu) - 1):
@@ -36,7 +36,7 @@ def padded_if_shorter(x: Tensor, cu: Tensor) -> tuple[Tensor, Tensor]:
     return padded.sum(2), torch.arange(padded.shape[1])
 
 
-@program("f[T,4] cu", shapes=SOME)
+@program("f[T,4] cu", shapes=SOME, reads=1)
 def filled_in_front_if_unequal(x: Tensor, cu: Tensor) -> Tensor:
     width, rows = int((cu[1:] - cu[:-1]).max()), []
     for i in range(len(cu) - 1):
@@ -47,7 +47,7 @@ def filled_in_front_if_unequal(x: Tensor, cu: Tensor) -> Tensor:
     return torch.stack(rows)
 
 
-@program("f[T,4] i[T] cu", shapes=SOME)
+@program("f[T,4] i[T] cu", shapes=SOME, reads=1)
 def a_row_and_its_mask_filled_up(x: Tensor, ids: Tensor, cu: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     bounds = cu.tolist()
     width = max(e - s for s, e in zip(bounds[:-1], bounds[1:]))
@@ -64,7 +64,7 @@ def a_row_and_its_mask_filled_up(x: Tensor, ids: Tensor, cu: Tensor) -> tuple[Te
     return torch.stack(rows), torch.stack(labels), torch.stack(masks)
 
 
-@program("i[T] cu", shapes=WHOLE)
+@program("i[T] cu", shapes=WHOLE, reads=1)
 def unsqueezed_and_joined(ids: Tensor, cu: Tensor) -> Tensor:
     parts = ids.split(cu.diff().tolist())
     width, rows = max(part.shape[0] for part in parts), []
@@ -75,14 +75,14 @@ def unsqueezed_and_joined(ids: Tensor, cu: Tensor) -> Tensor:
     return torch.cat(rows, dim=0)
 
 
-@program("f[3,T] cu", shapes=WHOLE)
+@program("f[3,T] cu", shapes=WHOLE, reads=1)
 def an_expression_in_a_comprehension(x: Tensor, cu: Tensor) -> Tensor:
     parts = x.split(cu.diff().tolist(), dim=1)
     width = max(part.size(1) for part in parts)
     return torch.stack([F.pad(p, (0, width - p.size(1))) if p.size(1) < width else p for p in parts])
 
 
-@program("f[T,4] cu", shapes=SOME)
+@program("f[T,4] cu", shapes=SOME, reads=1)
 def the_longest_as_it_is(x: Tensor, cu: Tensor) -> Tensor:
     width, rows = int((cu[1:] - cu[:-1]).max()), []
     for i in range(len(cu) - 1):
@@ -94,7 +94,7 @@ def the_longest_as_it_is(x: Tensor, cu: Tensor) -> Tensor:
     return torch.stack(rows)
 
 
-@program("f[T,4] cu", shapes=SOME)
+@program("f[T,4] cu", shapes=SOME, reads=1)
 def scaled_where_it_is_padded(x: Tensor, cu: Tensor) -> Tensor:
     width, rows = int((cu[1:] - cu[:-1]).max()), []
     for i in range(len(cu) - 1):
@@ -105,7 +105,7 @@ def scaled_where_it_is_padded(x: Tensor, cu: Tensor) -> Tensor:
     return torch.stack(rows)
 
 
-@program("f[T,4] cu", shapes=SOME)
+@program("f[T,4] cu", shapes=SOME, reads=1)
 def up_to_a_multiple_of_the_longest(x: Tensor, cu: Tensor) -> Tensor:
     width, rows = (int((cu[1:] - cu[:-1]).max()) + 7) // 8 * 8, []
     for i in range(len(cu) - 1):
@@ -117,7 +117,7 @@ def up_to_a_multiple_of_the_longest(x: Tensor, cu: Tensor) -> Tensor:
     return torch.stack(rows)
 
 
-@program("f[T,4] cu", shapes=WHOLE, wrap=lambda x, cu: (x, cu.diff()), graphs=3)
+@program("f[T,4] cu", shapes=WHOLE, wrap=lambda x, cu: (x, cu.diff()), graphs=3, reads=1)
 def by_lengths_and_a_running_start(x: Tensor, lengths: Tensor) -> Tensor:
     width, rows, start = max(lengths.tolist()), [], 0
     for n in lengths.tolist():
@@ -171,7 +171,7 @@ def ids_of_four_each(ids: Tensor, cu: Tensor) -> Tensor:
     return torch.stack(rows)
 
 
-@program("f[T,4] cu", shapes=SOME)
+@program("f[T,4] cu", shapes=SOME, reads=1)
 def up_to_what_a_loop_has_found(x: Tensor, cu: Tensor) -> Tensor:
     width, rows = 0, []
     for i in range(len(cu) - 1):
@@ -185,7 +185,7 @@ def up_to_what_a_loop_has_found(x: Tensor, cu: Tensor) -> Tensor:
     return torch.stack(rows)
 
 
-@program("f[T,4] cu", shapes=SOME)
+@program("f[T,4] cu", shapes=SOME, reads=2)
 def padded_to_what_a_loop_has_found(x: Tensor, cu: Tensor) -> list[Tensor]:
     layers = []
     for layer in range(2):

@@ -41,7 +41,7 @@ def negative(x: Tensor, cu: Tensor) -> Any:
 SHORT = {"tail": False, "graphs": 4, "min_len": 1, "lead_empty": False}
 
 
-@program("f[T,3] cu64", wrap=absent, **SHORT)
+@program("f[T,3] cu64", wrap=absent, reads=2, **SHORT)
 def ids_of_documents_that_are_there(x: Tensor, lengths: Tensor) -> Any:
     ids, start, number = torch.zeros(x.shape[0], dtype=torch.long), 0, 1
     for n in lengths.tolist():
@@ -78,7 +78,7 @@ def starts_go_on_where_there_is_one(x: Tensor, lengths: Tensor) -> Tensor:
     return torch.cat(parts)
 
 
-@program("f[T,3] cu64", wrap=absent, **SHORT)
+@program("f[T,3] cu64", wrap=absent, reads=1, **SHORT)
 def lengths_read_one_by_one(x: Tensor, lengths: Tensor) -> Any:
     out, start, number = x * 0, 0, 0
     for i in range(len(lengths)):

@@ -20,7 +20,7 @@ def longest_beside_sums(x: Tensor, cu: Tensor) -> Any:
     return torch.stack(sums) * longest, longest, shortest
 
 
-@program("f[T,3] cu64", tail=False, graphs=3)
+@program("f[T,3] cu64", tail=False, graphs=3, reads=1)
 def padded_to_the_longest_found(x: Tensor, cu: Tensor) -> Tensor:
     longest = 0
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):

@@ -37,7 +37,7 @@ def positions_and_starts_by_a_list_alone(lengths: list[int]) -> tuple[Tensor, Te
     return torch.cat(positions), torch.tensor(cu, dtype=torch.int32)
 
 
-@program("cu", wrap=_alone, shapes=SOME)
+@program("cu", wrap=_alone, shapes=SOME, reads=1)
 def mask_of_blocks_by_a_list_alone(lengths: list[int]) -> Tensor:
     mask, start = torch.zeros(sum(lengths), sum(lengths), dtype=torch.bool), 0
     for n in lengths:
@@ -46,7 +46,7 @@ def mask_of_blocks_by_a_list_alone(lengths: list[int]) -> Tensor:
     return mask
 
 
-@program("cu", wrap=_alone, shapes=SOME)
+@program("cu", wrap=_alone, shapes=SOME, reads=1)
 def mask_of_rows_by_a_list_alone(lengths: list[int]) -> Tensor:
     mask = torch.zeros(len(lengths), max(lengths), dtype=torch.bool)
     for i, n in enumerate(lengths):

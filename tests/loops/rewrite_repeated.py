@@ -33,7 +33,7 @@ def regulated_and_joined(x: Tensor, durations: Tensor) -> Tensor:
     return torch.cat([row.repeat_interleave(numbers, 0) * 2 for row, numbers in zip(x, durations)])
 
 
-@program(ROWS, wrap=_few, shapes=SOME)
+@program(ROWS, wrap=_few, shapes=SOME, reads=1)
 def regulated_with_their_lengths(x: Tensor, durations: Tensor) -> tuple[Tensor, Tensor]:
     out = [torch.repeat_interleave(row, numbers, dim=0) for row, numbers in zip(x, durations)]
     longest = max(part.size(0) for part in out)
@@ -57,7 +57,7 @@ def two_fields_regulated(x: Tensor, pitch: Tensor, durations: Tensor) -> tuple[T
     return torch.cat(frames), pad_sequence(pitches, batch_first=True, padding_value=-1.0)
 
 
-@program(ROWS, wrap=_few, shapes=SOME)
+@program(ROWS, wrap=_few, shapes=SOME, reads=1)
 def regulated_row_by_row_into_zeros(x: Tensor, durations: Tensor) -> Tensor:
     out = []
     for i in range(x.size(0)):
