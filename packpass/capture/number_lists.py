@@ -112,9 +112,10 @@ def seen(tx: Any, value: Any, gone_over: bool = False) -> None:
         return  # a setting
     source = value.source
     value, names = _held(tx, source)
-    given = {place for _, place, _ in values_of(arguments)}  # what an object holds may be a setting
-    ahead = place in given and code_loops.loop_ahead(tx)
-    if names is not None and _are_documents(tx, value, place, gone_over or ahead):
+    if names is None:
+        return
+    given = any(place == other for _, other, _ in values_of(arguments))  # what an object holds may be a setting
+    if _are_documents(tx, value, place, gone_over or (given and code_loops.loop_ahead(tx))):
         _note(value, source, names)
         enter_loop_mode(tx, (len(value),), rank=_rank(value))
 

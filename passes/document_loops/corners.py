@@ -32,7 +32,7 @@ from passes.document_loops.appended import Common
 from passes.document_loops.blocks import Banded, banded_square, by_distance
 from passes.document_loops.documents import document
 from passes.document_loops.elsewhere import own_documents
-from passes.document_loops.emit_documents import place_of, vector_of
+from passes.document_loops.emit_documents import extent_of, place_of, vector_of
 from passes.document_loops.indices import expand_index
 from passes.document_loops.integers import Affine, Bound, Reach
 from passes.document_loops.machine import Document, Machine
@@ -77,7 +77,7 @@ class Corner(Term):
         """The row must be as wide and as high as the square of every document."""
         for at, _, stop in self.spans[-2:]:
             assert stop is not None
-            fits = emitter.call(operator.le, vector_of(emitter, stop, torch.int64), _extent(emitter, x, at))
+            fits = emitter.call(operator.le, vector_of(emitter, stop, torch.int64), extent_of(emitter, x, at + 1))
             message = "packpass: a square of a document does not fit into the row that it is written to"
             emitter.call(torch._assert_async, emitter.for_every_document(fits, self.reach), message)
 
@@ -85,7 +85,7 @@ class Corner(Term):
         """The numbers by distance, for all places of the last two dimensions: [W, W, 1..]."""
         places = []
         for at, start, _ in self.spans[-2:]:
-            slots = emitter.call(torch.arange, _extent(emitter, x, at), device=example(x).device)
+            slots = emitter.call(torch.arange, extent_of(emitter, x, at + 1), device=example(x).device)
             slots = emitter.call(torch.sub, slots, start.const) if start is not None else slots
             places.append(emitter.along(slots, at + 1 - example(x).dim()))
         return by_distance(emitter, emitter.call(torch.sub, *places), square, example(x).dtype)
@@ -94,7 +94,7 @@ class Corner(Term):
         self, emitter: Emitter, x: fx.Node, rank: int, at: int, start: Affine | None, stop: Affine | None
     ) -> fx.Node:
         """Which places along one dimension of the rows are within the document's span: [N + 1, 1.., W, 1..]."""
-        extent = _extent(emitter, x, at)
+        extent = extent_of(emitter, x, at + 1)
         places = emitter.call(torch.arange, extent, device=example(x).device)
         held = []
         for bound, compared in ((start, operator.ge), (stop, operator.lt)):
@@ -106,12 +106,6 @@ class Corner(Term):
         shape = [1] * (rank - 1)
         shape[at] = extent
         return emitter.call(torch.reshape, inside, [-1, *shape])
-
-
-def _extent(emitter: Emitter, x: fx.Node, at: int) -> Any:
-    """Of the dimension ``at`` of each document's row."""
-    extent = example(x).shape[at + 1]
-    return extent if isinstance(extent, int) else emitter.call(torch.ops.aten.sym_size.int, x, at + 1)
 
 
 def write_corner(machine: Machine, node: fx.Node) -> bool:

@@ -22,7 +22,7 @@ from torch import fx
 from packpass._compat import statically_known_true
 from packpass.semantics import example
 from passes.document_loops.boundaries import taken_apart
-from passes.document_loops.emit_documents import vector_of
+from passes.document_loops.emit_documents import extent_of, vector_of
 from passes.document_loops.inequalities import counts_from_the_start, never_negative
 from passes.document_loops.integers import (
     FULL,
@@ -141,12 +141,10 @@ class Elsewhere(Term):
         """The size along ``dim``, of one row if there are rows; those must be enough."""
         fake = example(self.node)
         kept = [d for d, entry in enumerate(self.index or (slice(None),) * fake.dim()) if not isinstance(entry, int)]
-        at = kept[self.dim]
         if self.per_row is not None:
             rows = emitter.call(torch.ops.aten.sym_size.int, self.node, kept[self.per_row])
             emitter.call(torch._check, emitter.call(operator.ge, rows, emitter.documents()))
-        size = fake.shape[at]
-        return size if isinstance(size, int) else emitter.call(torch.ops.aten.sym_size.int, self.node, at)
+        return extent_of(emitter, self.node, kept[self.dim])
 
     def written(self, emitter: Emitter, rows: fx.Node, before: list[tuple[Elsewhere, fx.Node]]) -> fx.Node:
         """The outer tensor (as ``index`` selects it) with every document's slots replaced by those of ``rows``.
@@ -164,10 +162,7 @@ class Elsewhere(Term):
         out = emitter.call(_ops.scatter_places.default, flat, rows, places, self.dim)
         if self.per_row is None:
             return out
-        sizes = [
-            size if isinstance(size, int) else emitter.call(torch.ops.aten.sym_size.int, whole, d)
-            for d, size in enumerate(example(whole).shape)
-        ]
+        sizes = [extent_of(emitter, whole, d) for d in range(example(whole).dim())]
         at = len(sizes) + self.per_row
         sizes.insert(len(sizes) + self.dim - 1, sizes.pop(at))
         return self._beside(emitter, emitter.call("reshape", out, sizes, method=True), self.dim - 1, self.per_row)
@@ -336,11 +331,16 @@ def moved_segment(machine: Machine, base: fx.Node, entries: list[Any], at: int, 
 def _from_end(begin: Affine, extent: Any) -> Affine:
     """A number counted from the end, also where it is written ``extent - n``."""
     known = begin.shared()
-    single = known.single()
-    size: Any = known.const if known.is_const else None
+    return begin.plus(known, -1) if is_size(known, extent) else begin
+
+
+def is_size(number: Affine, extent: Any) -> bool:
+    """Is a number known to be a size: the constant, or what torch knows to be as much?"""
+    single = number.single()
+    size: Any = number.const if number.is_const else None
     if single is not None and isinstance(single[0], Invariant):
         size = example(single[0].node) + single[1]
-    return begin.plus(known, -1) if size is not None and statically_known_true(size == extent) else begin
+    return size is not None and statically_known_true(size == extent)
 
 
 def _follows(entries: list[Any], row: int | None, cut: int) -> bool:

@@ -108,6 +108,13 @@ def vector_of(emitter: Emitter, value: Affine, dtype: torch.dtype) -> fx.Node:
     return made if example(made).dtype == dtype else emitter.call("to", made, dtype, method=True)
 
 
+def extent_of(emitter: Emitter, x: fx.Node, dim: int) -> Any:
+    """The size of a tensor along ``dim`` (of either sign): a number, or a node of the graph."""
+    at = dim % example(x).dim()
+    size = example(x).shape[at]
+    return size if isinstance(size, int) else emitter.call(torch.ops.aten.sym_size.int, x, at)
+
+
 def place_of(emitter: Emitter, bound: Any, extent: Any) -> Any:
     """Where a slice of ``extent`` slots begins or ends, of every document: torch's own arithmetic of slices."""
     if not isinstance(bound, fx.Node):  # a constant

@@ -25,14 +25,13 @@ import torch
 from torch import fx
 
 from packpass.semantics import example
-from passes.document_loops.emit_documents import place_of, reached_slots, vector_of
+from passes.document_loops.emit_documents import extent_of, place_of, reached_slots, vector_of
 from passes.document_loops.integers import FULL, Affine, Reach
 from passes.document_loops.machine import Machine
 from passes.document_loops.terms import DocVector, Spread, Term
 from passes.document_loops.whole import (
     Part,
     Whole,
-    extent_of,
     largest_so_far,
     number_of,
     part_of_outer,

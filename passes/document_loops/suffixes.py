@@ -25,20 +25,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from packpass._compat import statically_known_true
 from packpass.semantics import call_of, example
 from packpass.semantics.names import base_name, is_in_place
 from passes.document_loops.documents import as_term, is_per_document
-from passes.document_loops.emit_documents import vector_of
+from passes.document_loops.elsewhere import is_size
+from passes.document_loops.emit_documents import extent_of, vector_of
 from passes.document_loops.integers import Affine, Reach
 from passes.document_loops.machine import OPAQUE, Machine, Store
 from passes.document_loops.op_names import label, name_of
 from passes.document_loops.reached import with_gradient
+from passes.document_loops.rules_reductions import exact_type
 from passes.document_loops.terms import Outside, Term
 from passes.document_loops.whole import (
     Whole,
     at_places,
-    extent_of,
     for_slots,
     largest_so_far,
     number_of,
@@ -120,9 +120,7 @@ class Counted(Term):
 
 def _summed_in(dtype: torch.dtype) -> torch.dtype:
     """What numbers are added up in: integers of 64 bits, whose last ones are those of shorter integers."""
-    if not dtype.is_floating_point:
-        return torch.int64
-    return torch.float32 if dtype.itemsize < 4 else dtype
+    return exact_type(dtype) if dtype.is_floating_point else torch.int64
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -181,11 +179,8 @@ def _ramp(machine: Machine, node: fx.Node) -> Any:
     counts = call.get("start", default=0) == 0 and call.get("step", default=1) == 1
     if part is None or part.slices()[0].stop is not None or size is None or size.is_shared or not counts:
         return NotImplemented
-    return (
-        Ramp(size)
-        if part.cuts[0] == len(part.entries) - 1 and not example(node).is_floating_point()
-        else NotImplemented
-    )
+    laid_out_there = part.cuts[0] == len(part.entries) - 1
+    return Ramp(size) if laid_out_there and not example(node).is_floating_point() else NotImplemented
 
 
 def _counted(machine: Machine, node: fx.Node) -> Any:
@@ -196,10 +191,7 @@ def _counted(machine: Machine, node: fx.Node) -> Any:
     other = Refused("partial-coverage", "slots to the end of the row are set to more or fewer numbers", node)
     if part is None or begin is None:
         raise other
-    total = ramp.size.plus(begin)
-    single = total.single()
-    known = total.const if single is None else example(single[0].node) + single[1] if total.is_shared else None
-    if not total.is_shared or not statically_known_true(known == example(part.outer).shape[part.cuts[0]]):
+    if not is_size(ramp.size.plus(begin), example(part.outer).shape[part.cuts[0]]):
         raise other
     store = part.store(machine)
     if not isinstance(store.term, Whole):

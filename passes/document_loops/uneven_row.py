@@ -162,10 +162,7 @@ class Uneven(Term):
                 rows.append(row)
         ends: list[Any] = [0]
         for row in rows:
-            at = example(row).dim() + self.dim
-            size = example(row).shape[at]
-            known = size if isinstance(size, int) else emitter.call(torch.ops.aten.sym_size.int, row, at)
-            ends.append(_sum(emitter, ends[-1], known))
+            ends.append(_sum(emitter, ends[-1], emit_documents.extent_of(emitter, row, self.dim)))
         source = rows[0] if len(rows) == 1 else emitter.call(torch.cat, tuple(rows), self.dim)
         constants: dict[Constant, Any] = {}
         for of in self.of:

@@ -108,13 +108,6 @@ def write(machine: Machine, store: Store, term: Term) -> None:
 # === Nodes ===================================================================================================
 
 
-def extent_of(emitter: Emitter, x: fx.Node, dim: int) -> Any:
-    """Its size along ``dim`` (negative)."""
-    size = example(x).shape[dim]
-    at = example(x).dim() + dim
-    return size if isinstance(size, int) else emitter.call(torch.ops.aten.sym_size.int, x, at)
-
-
 def places(emitter: Emitter, begin: Affine, extent: Any, reach: Reach, device: torch.device) -> fx.Node:
     """The first slot of every document's, ``extent`` where there is none: [N + 1]."""
     at = place_of(emitter, vector_of(emitter, begin, torch.int64), extent)
