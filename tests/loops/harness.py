@@ -71,7 +71,7 @@ class Program:
     depends: bool
     observe: Callable[[], Any] | None
     shapes: tuple[Shape, ...] | None
-    reads: int = 0  # numbers that the program itself needs on the host: the size of its result
+    reads: int = 0  # numbers read on the host: sizes and numbers of the result; documents until a loop is left
     graphs: int = 2  # over the counted sizes
     rule: str = "vectorize_segments"  # the pass that rewrites it
     unfit: bool = False  # some sizes fail a check and run document by document; on a GPU a failed check is the end

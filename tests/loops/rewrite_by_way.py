@@ -133,7 +133,7 @@ def in_two_rows(x: Tensor, lengths: Tensor) -> Tensor:
     return ids
 
 
-@program("f[T,3] cu64", wrap=filled_rows, **SHORT)
+@program("f[T,3] cu64", wrap=filled_rows, reads=2, **SHORT)
 def rows_that_are_left_at_their_padding(x: Tensor, lengths: Tensor) -> Tensor:
     ids = torch.zeros(2, x.shape[0], dtype=torch.long)
     for row in range(2):
@@ -146,7 +146,7 @@ def rows_that_are_left_at_their_padding(x: Tensor, lengths: Tensor) -> Tensor:
     return ids
 
 
-@program("f[T,3] cu64", wrap=filled_rows, **SHORT)
+@program("f[T,3] cu64", wrap=filled_rows, reads=1, **SHORT)
 def the_second_row_is_left_at_its_padding(x: Tensor, lengths: Tensor) -> Tensor:
     ids, start = torch.zeros(x.shape[0], dtype=torch.long), 0
     for number, n in enumerate(lengths[1].tolist()):

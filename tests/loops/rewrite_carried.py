@@ -49,7 +49,7 @@ def ternary_in_a_sum(x: Tensor, cu: Tensor) -> Tensor:
     return total / cu.shape[0]
 
 
-@program("f[T] cu", tail=False, exact=False, depends=False, reads=2)
+@program("f[T] cu", tail=False, exact=False, depends=False, reads=3)
 def pieces_with_tokens(x: Tensor, cu: Tensor) -> tuple[Tensor, int]:
     total, some, none = x.new_zeros(()), 0, 1
     for seg in x.split(cu.diff().tolist()):

@@ -22,7 +22,7 @@ def negative_behind(x: Tensor, cu: Tensor) -> Any:
 SOME = {"tail": False, "min_len": 1, "lead_empty": False, "unfit": True}
 
 
-@program("f[T,3] cu", wrap=zeros_behind, exact=False, **SOME)
+@program("f[T,3] cu", wrap=zeros_behind, exact=False, reads=1, **SOME)
 def means_of_those_that_have_slots(x: Tensor, cu: Tensor) -> Tensor:
     out = []
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):

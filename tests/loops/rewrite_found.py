@@ -10,7 +10,7 @@ from torch import Tensor
 from .harness import program
 
 
-@program("f[T,3] cu64", tail=False, exact=False, graphs=3)
+@program("f[T,3] cu64", tail=False, exact=False, graphs=3, reads=2)
 def longest_beside_sums(x: Tensor, cu: Tensor) -> Any:
     longest, shortest, sums = 0, 10**6, []
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):

@@ -11,7 +11,7 @@ from .harness import program
 from .rewrite_stopped import SHORT, lengths
 
 
-@program("f[T,3] cu64", tail=False, graphs=3)
+@program("f[T,3] cu64", tail=False, graphs=3, reads=1)
 def all_within_limits(x: Tensor, cu: Tensor) -> Any:
     bounds = list(zip(cu[:-1].tolist(), cu[1:].tolist()))
     assert all(0 <= s and s <= e <= 10**6 for s, e in bounds)
@@ -26,7 +26,7 @@ def truth_values_as_a_tensor(x: Tensor, cu: Tensor) -> Any:
     return out, torch.tensor(middle), torch.tensor(middle, dtype=torch.float32), sum(middle)
 
 
-@program("f[T,3] cu64", wrap=lengths, exact=False, **SHORT)
+@program("f[T,3] cu64", wrap=lengths, exact=False, reads=2, **SHORT)
 def split_by_those_that_are_not_0(x: Tensor, numbers: Tensor) -> Any:
     kept = [n for n in numbers.tolist() if n > 0]
     return torch.cat([part - part.mean(0) for part in x.split(kept)]), len(kept), max(kept)

@@ -25,7 +25,7 @@ def lengths(x: Tensor, cu: Tensor) -> Any:
 SHORT = {"tail": False, "graphs": 3, "min_len": 1, "lead_empty": False}
 
 
-@program("f[T,3] cu64", wrap=padded, **SHORT)
+@program("f[T,3] cu64", wrap=padded, reads=1, **SHORT)
 def left_at_a_negative_boundary(x: Tensor, cu: Tensor) -> Tensor:
     parts = []
     for i in range(len(cu) - 1):
@@ -35,7 +35,7 @@ def left_at_a_negative_boundary(x: Tensor, cu: Tensor) -> Tensor:
     return torch.cat(parts)
 
 
-@program("f[T,3] cu64", wrap=padded, **SHORT)
+@program("f[T,3] cu64", wrap=padded, reads=1, **SHORT)
 def left_where_boundaries_fall(x: Tensor, cu: Tensor) -> Tensor:
     out = x * 2
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
@@ -45,7 +45,7 @@ def left_where_boundaries_fall(x: Tensor, cu: Tensor) -> Tensor:
     return out
 
 
-@program("f[T,3] cu64", wrap=padded, exact=False, **SHORT)
+@program("f[T,3] cu64", wrap=padded, exact=False, reads=1, **SHORT)
 def left_with_a_count(x: Tensor, cu: Tensor) -> Any:
     total, documents = x.new_zeros(3), 0
     for i in range(len(cu) - 1):
@@ -57,7 +57,7 @@ def left_with_a_count(x: Tensor, cu: Tensor) -> Any:
     return total / documents, documents
 
 
-@program("f[T,3] cu64", wrap=lengths, **SHORT)
+@program("f[T,3] cu64", wrap=lengths, reads=1, **SHORT)
 def left_with_an_offset(x: Tensor, lens: Tensor) -> Tensor:
     parts, start = [], 0
     for n in lens.tolist():
@@ -68,7 +68,7 @@ def left_with_an_offset(x: Tensor, lens: Tensor) -> Tensor:
     return torch.cat(parts)
 
 
-@program("f[T,3] cu64", wrap=lengths, exact=False, **SHORT)
+@program("f[T,3] cu64", wrap=lengths, exact=False, reads=1, **SHORT)
 def left_with_an_offset_as_tensor(x: Tensor, lens: Tensor) -> Tensor:
     rows, start = [], 0
     for i in range(lens.numel()):
@@ -79,7 +79,7 @@ def left_with_an_offset_as_tensor(x: Tensor, lens: Tensor) -> Tensor:
     return torch.stack(rows)
 
 
-@program("f[T,3] cu64", wrap=padded, **SHORT)
+@program("f[T,3] cu64", wrap=padded, reads=1, **SHORT)
 def left_for_one_of_two_reasons(x: Tensor, cu: Tensor) -> Tensor:
     out = x * 2
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
@@ -89,7 +89,7 @@ def left_for_one_of_two_reasons(x: Tensor, cu: Tensor) -> Tensor:
     return out
 
 
-@program("f[T,3] cu64", **SHORT)
+@program("f[T,3] cu64", reads=1, **SHORT)
 def left_in_the_middle(x: Tensor, cu: Tensor) -> Tensor:
     out = x * 2
     for i in range(len(cu) - 1):
@@ -99,7 +99,7 @@ def left_in_the_middle(x: Tensor, cu: Tensor) -> Tensor:
     return out
 
 
-@program("f[T] cu", exact=False, graphs=3)
+@program("f[T] cu", exact=False, graphs=3, reads=1)
 def left_at_the_first_empty(x: Tensor, cu: Tensor) -> Tensor:
     total, count = x.new_zeros(()), 0
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
@@ -110,7 +110,7 @@ def left_at_the_first_empty(x: Tensor, cu: Tensor) -> Tensor:
     return total / max(count, 1)
 
 
-@program("f[2,T] cu", graphs=3)
+@program("f[2,T] cu", graphs=3, reads=1)
 def break_at_empty(x: Tensor, cu: Tensor) -> Tensor:
     out = x.clone()
     for i in range(len(cu) - 1):
