@@ -33,6 +33,7 @@ from passes.kept import with_kept_rows
 from passes.masked_rows import with_whole_masks
 from passes.numbered import with_sorted_rows
 from passes.picked import with_picked_in_order
+from passes.place_counts import with_place_counts
 from passes.prune import prune
 from passes.repeated import with_repeated_rows
 from passes.single_parts import without_single_parts
@@ -50,6 +51,7 @@ def prepare_lengths(graph: fx.Graph) -> None:
     without_grad_modes(graph)
     with_views_in_front(graph)
     with_repeated_rows(graph)
+    with_place_counts(graph)
     with_entry_totals(graph)
     with_places_in_front(graph)
     with_sorted_rows(graph)

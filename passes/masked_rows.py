@@ -43,7 +43,7 @@ def with_whole_masks(graph: fx.Graph) -> None:
 
 
 def _complete(graph: fx.Graph, loop: LoopFound, nodes: list[fx.Node]) -> None:
-    whole = _Whole(graph, loop)
+    whole = Whole(graph, loop)
     # What is written must fit, but for one value alone, so that documents are as long as where they are written.
     nodes.sort(key=lambda node: node.target is not markers.MASKED_PUT)
     try:
@@ -62,7 +62,7 @@ def _mask(node: fx.Node) -> Any:
     return node.args[1]
 
 
-class _Whole:
+class Whole:
     """Values of all documents in front of a loop."""
 
     def __init__(self, graph: fx.Graph, loop: LoopFound) -> None:

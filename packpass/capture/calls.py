@@ -26,6 +26,7 @@ from packpass.capture import (
     lifted,
     masked,
     number_lists,
+    place_ends,
     plain,
     plain_numbers,
     plain_parts,
@@ -119,6 +120,8 @@ def call_method(tx: Any, method: GetAttrVariable, args: list[Any], kwargs: dict[
         listed = row_entries.listed(tx, tensor) or layers.listed(tx, tensor)
         if listed is not None:
             return listed
+    if name == "item" and (number := place_ends.number_in(tx, tensor)) is not tensor:
+        return number.call_method(tx, "item", [], {})
     if name == "item" and current_frame().seeks and is_scalar(tensor):
         row_entries.watch_item(tx, tensor)
         lifted.watch(tx, tensor)

@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from packpass._compat import hint_of
-from packpass.capture import given_numbers, sized
+from packpass.capture import given_numbers, place_ends, sized
 from packpass.capture.dynamo import SymNodeVariable, TensorVariable, call, constant, emit, example
 from packpass.capture.entries import is_constant
 from packpass.capture.frame import Mode
@@ -32,6 +32,8 @@ def number(tx: Any, tensor: Any = None, *rest: Any, **kwargs: Any) -> Any:
     value = tensor.realize() if tensor is not None and not rest and not kwargs else None
     if active.regions and isinstance(value, SymNodeVariable) and isinstance(value.sym_num, torch.SymBool):
         return _of_comparison(tx, value.as_proxy().node)
+    if value is not (alone := place_ends.number_in(tx, value)):
+        return alone.call_method(tx, "item", [], {})
     made = None if value is None else sized.number(tx, value)
     if made is not None:
         return made

@@ -24,13 +24,16 @@ from packpass.semantics.pointwise import slot_by_slot
 _size = torch.ops.aten.sym_size.int
 
 
+Step = tuple[str, Any, tuple[Any, ...]]
+"""Kind of node, target, and what stands behind the row among the arguments."""
+
+
 @dataclasses.dataclass(frozen=True)
 class RowNumbers:
-    """``source``: name of the node that has all rows. ``steps``: kind of node, target and what stands behind the row
-    among the arguments, of each operation that a row goes through; the last is the one that counts."""
+    """``source``: name of the node that has all rows. ``steps``: what a row goes through; the last of them counts."""
 
     source: str
-    steps: tuple[tuple[str, Any, tuple[Any, ...]], ...]
+    steps: tuple[Step, ...]
 
 
 def counted(name: str) -> Any:
@@ -44,20 +47,27 @@ def counted(name: str) -> Any:
             return None
         if fake.dtype.is_floating_point or fake.dtype.is_complex:
             return None
-        region = active.regions[-1]
-        steps = _steps(tensor.as_proxy().node, region.indices[0], region.indices[-1])
-        if steps is None or (name == "any" and fake.dtype is not torch.bool):
+        if name == "any" and fake.dtype is not torch.bool:
             return None
-        how = RowNumbers(steps.source, (*steps.steps, ("call_method", "sum" if name == "any" else name, (1,))))
-        vector = region.in_front(how, lambda: vector_of(tx, how))
-        if vector is None:
-            return None
-        entry = vector.call_method(tx, "__getitem__", [region.index], {})
-        if name == "any":
-            return entry.call_method(tx, "__gt__", [constant(0)], {})
-        return entry.call_method(tx, "clone", [], {})  # a tensor of its own, which a list may hold and others write
+        number = entry(tx, tensor, (("call_method", "sum" if name == "any" else name, (1,)),))
+        return number if number is None or name != "any" else number.call_method(tx, "__gt__", [constant(0)], {})
 
     return replacement
+
+
+def entry(tx: Any, row: Any, counts: tuple[Step, ...]) -> Any:
+    """What these operations count in the row of a document, as an entry of the numbers of all rows; None if ``row`` is
+    none of a batch in front of the loop."""
+    region = active.regions[-1]
+    steps = _steps(row.as_proxy().node, region.indices[0], region.indices[-1])
+    if steps is None:
+        return None
+    how = RowNumbers(steps.source, (*steps.steps, *counts))
+    vector = region.in_front(how, lambda: vector_of(tx, how))
+    if vector is None:
+        return None
+    # A tensor of its own, which a list may hold and others write.
+    return vector.call_method(tx, "__getitem__", [region.index], {}).call_method(tx, "clone", [], {})
 
 
 def _of_row(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

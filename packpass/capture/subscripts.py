@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from packpass import markers
-from packpass.capture import edges, layers, masked
+from packpass.capture import edges, layers, masked, place_ends
 from packpass.capture.dynamo import (
     ConstantVariable,
     NumpyNdarrayVariable,
@@ -65,7 +65,7 @@ def index_by_number(tx: Any, self: Any, name: str, args: Any) -> Any:
     if len(unknown) != 1 or (name == "__getitem__" and not isinstance(key, TupleVariable) and not scalars):
         return None
     if scalars:
-        entries[scalars[0]] = entries[scalars[0]].call_method(tx, "item", [], {})
+        entries[scalars[0]] = place_ends.number_in(tx, entries[scalars[0]]).call_method(tx, "item", [], {})
     rest = [entry for i, entry in enumerate(entries) if i != unknown[0]]
     # To ask a slice or a number that is data whether it is a constant is to make it one.
     known = {i: e.as_python_constant() for i, e in enumerate(entries) if _is_constant(e)}
