@@ -17,6 +17,7 @@ from packpass.capture.dynamo import TensorVariable, call
 from packpass.capture.state import active
 from packpass.semantics import example, family_of, op_name
 from packpass.semantics.effects import mutated_after
+from packpass.semantics.meaning import same_size
 
 _FIRST = (("call_method", "int", ()), ("call_method", "argmax", (1,)))
 _LAST = (("call_method", "int", ()), ("call_method", "cumsum", (1,)), ("call_method", "argmax", (1,)))
@@ -52,7 +53,8 @@ def _taken(node: Any) -> list[int]:
     at = node.args[2] if by_number else node.args[1]
     entries = list(at) if isinstance(at, tuple) else [at]
     known = all(type(entry) is int and entry in (0, -1) for entry in entries)
-    return entries if known and example(node).numel() == 1 else []
+    single = all(type(size) is int and size == 1 for size in example(node).shape)
+    return entries if known and single else []
 
 
 def _is_some(counted: Any) -> bool:
@@ -61,15 +63,24 @@ def _is_some(counted: Any) -> bool:
 
 def mask_of(node: Any) -> Any:
     """The mask of which a vector, or a column, holds the places in a row of a batch; None if it is something else."""
-    known, fake = active.regions[-1].rows if active.regions else {}, node.meta.get("example_value")
-    if not isinstance(fake, torch.Tensor) or fake.dim() not in (1, 2):
-        return None
+    known, seen = active.regions[-1].rows if active.regions else {}, [node]
     while node.target is not markers.MASKED:
         if len(node.all_input_nodes) != 1 or not _is_view(node) or mutated_after(node.graph, node, node):
             return None
         (node,) = node.all_input_nodes
+        seen.append(node)
     mask = known.get(("places", node))
-    return None if mask is None or mutated_after(node.graph, node, node) else mask
+    if mask is None or mutated_after(node.graph, node, node):
+        return None
+    return mask if all(_is_column(view.meta.get("example_value"), example(node)) for view in seen) else None
+
+
+def _is_column(fake: Any, places: torch.Tensor) -> bool:
+    """Are these the places, in their order, with or without a dimension of size 1 behind?"""
+    if not isinstance(fake, torch.Tensor) or fake.dim() not in (1, 2) or fake.dtype is not places.dtype:
+        return False
+    behind = [type(size) is int and size == 1 for size in fake.shape[1:]]
+    return all(behind) and same_size(fake.shape[0], places.shape[0])
 
 
 def _is_view(node: Any) -> bool:

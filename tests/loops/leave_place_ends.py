@@ -83,3 +83,21 @@ def ends_as_tensors(a: Tensor, b: Tensor, ids: Tensor) -> Any:
         both.append(places[0, 0] + places[-1, 0])
         places[0] = 5
     return torch.cat(first), torch.stack(both)
+
+
+@leave("f[T] cu", **_ROWS)
+def last_of_a_turned_column(a: Tensor, b: Tensor, ids: Tensor) -> Tensor:
+    out = []
+    for i in range(ids.shape[0]):
+        places = (ids[i] == 0).nonzero()
+        out.append(a[i, : places.t()[0, -1].item()].sum() + b[i, : places.view(1, -1)[0, -1].item()].sum())
+    return torch.stack(out)
+
+
+@leave("f[T] cu", **_ROWS)
+def last_behind_a_cut(a: Tensor, b: Tensor, ids: Tensor) -> Tensor:
+    out = []
+    for i in range(ids.shape[0]):
+        places = (ids[i] < 2).nonzero()
+        out.append(a[i, : places[1:][0].item()].sum() + b[i, : places.flip(0)[0].item()].sum())
+    return torch.stack(out)
