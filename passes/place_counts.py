@@ -40,22 +40,11 @@ def with_place_counts(graph: fx.Graph) -> None:
         whole = Whole(graph, loop)
         made: dict[fx.Node, fx.Node] = {}
         for begin, body, _ in loop.iterations:
-            columns = [n for n in body if op_name(n) == "unsqueeze"]
-            for reader in [r for n in columns for r in n.users if op_name(r) == "item"]:
-                _read_alone(reader)
-            prune(graph, columns)
+            prune(graph, [n for n in body if op_name(n) == "unsqueeze"])  # columns of which only numbers were read
             for node in [n for n in body if n.target is markers.MASKED and n.args[2] is None]:
                 sizes = _sizes(node) if _holds_places(node, loop) else None
                 if sizes:
                     _put(whole, made, node, sizes, begin)
-
-
-def _read_alone(reader: fx.Node) -> None:
-    """The number in ``number.unsqueeze(0)`` is the number."""
-    column: Any = reader.args[0]
-    number: Any = column.args[0]
-    if isinstance(number, fx.Node) and example(number).dim() == 0 and not mutated_after(number.graph, column, column):
-        reader.replace_input_with(column, number)
 
 
 def _holds_places(node: fx.Node, loop: LoopFound) -> bool:

@@ -13,7 +13,7 @@ import torch
 
 from packpass import markers
 from packpass._compat import hint_of
-from packpass.capture import row_numbers
+from packpass.capture import place_ends, row_numbers
 from packpass.capture.dynamo import (
     ConstantVariable,
     SliceVariable,
@@ -28,8 +28,7 @@ from packpass.capture.dynamo import (
 from packpass.capture.origins import INDEX_DTYPES
 from packpass.capture.state import active
 from packpass.capture.watch import is_scalar, is_unknown, is_vector, watch_data_size, watch_mask
-from packpass.semantics import family_of, op_name
-from packpass.semantics.effects import mutated_after
+from packpass.semantics import op_name
 from packpass.semantics.meaning import same_size
 from packpass.semantics.pointwise import slot_by_slot
 
@@ -164,7 +163,9 @@ def places_by_where(tx: Any, condition: Any = None, *args: Any, **kwargs: Any) -
 def chosen(tensor: Any, index: Any, dim: int = 0) -> Any:
     """The mask that made ``index``, where ``tensor[index]`` picks, along a dimension, from what is as long as that
     mask; else None."""
-    mask = _mask_of_places(index.as_proxy().node) if isinstance(index, TensorVariable) else None
+    numbers = example(index) if isinstance(index, TensorVariable) else None
+    known = isinstance(numbers, torch.Tensor) and numbers.dim() == 1
+    mask = place_ends.mask_of(index.as_proxy().node) if known else None
     fake = example(tensor)
     if mask is None or not isinstance(fake, torch.Tensor) or fake.dim() <= dim:
         return None
@@ -179,26 +180,6 @@ def index_selected(tx: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
     tensor = tensor.realize()
     mask = chosen(tensor, given["index"].realize()) if given["dim"].as_python_constant() == 0 else None
     return None if mask is None else subscript(tx, tensor, "__getitem__", [mask])
-
-
-def _mask_of_places(node: Any) -> Any:
-    """The mask of which a vector holds the places, as `places` has made them in this document."""
-    known, fake = active.regions[-1].rows if active.regions else {}, node.meta.get("example_value")
-    if not isinstance(fake, torch.Tensor) or fake.dim() != 1:
-        return None
-    while node.target is not markers.MASKED and len(node.all_input_nodes) == 1 and _is_view(node):
-        (node,) = node.all_input_nodes
-    mask = known.get(("places", node))
-    changed = (
-        mask is None or mutated_after(node.graph, mask.as_proxy().node, node) or mutated_after(node.graph, node, node)
-    )
-    return None if changed else mask
-
-
-def _is_view(node: Any) -> bool:
-    """Does a call only take away the dimension of size 1 of a column of places?"""
-    index = node.args[1] if op_name(node) == "getitem" else None
-    return family_of(node) == "views" or (isinstance(index, tuple) and index == (slice(None), 0))
 
 
 def _cut_alike(tensor: Any, mask: Any) -> bool:

@@ -70,7 +70,7 @@ def mask_of(node: Any) -> Any:
         (node,) = node.all_input_nodes
         seen.append(node)
     mask = known.get(("places", node))
-    if mask is None or mutated_after(node.graph, node, node):
+    if mask is None or mutated_after(node.graph, mask.as_proxy().node, node) or mutated_after(node.graph, node, node):
         return None
     return mask if all(_is_column(view.meta.get("example_value"), example(node)) for view in seen) else None
 
@@ -84,5 +84,6 @@ def _is_column(fake: Any, places: torch.Tensor) -> bool:
 
 
 def _is_view(node: Any) -> bool:
+    """Does a call only take away the dimension of size 1 of a column of places?"""
     index = node.args[1] if op_name(node) == "getitem" else None
     return family_of(node) == "views" or (isinstance(index, tuple) and index == (slice(None), 0))
