@@ -360,7 +360,7 @@ def watch_list(tx: Any, tensor: Any) -> None:
     if not isinstance(value, torch.Tensor) or not value.dim() or value.dtype not in INDEX_DTYPES:
         return
     node = tensor.as_proxy().node
-    known = value.dim() == 1 and (made_from(node) is not None or is_of_a_batch(tx, node))
+    known = value.dim() == 1 and (made_from(node) is not None or is_of_a_batch(tx, node, value.shape[0]))
     if not known and loops_are_sought() and code_loops.loop_ahead(tx):
         note("lengths-unknown", LISTED, location_of(tx))
 
@@ -370,7 +370,6 @@ LISTED = (
     "1-D vectors of integers given to the model or made from one; loops by these numbers run as in stock torch"
 )
 
-
 READ = (
     "a loop reads numbers from a tensor ({}), and these are not known to be boundaries or lengths of documents, which "
     "are 1-D vectors of integers given to the model or made from one; the loop runs as in stock torch"
@@ -378,12 +377,14 @@ READ = (
 """Why a loop is not captured that may well be one over documents."""
 
 
-def is_of_a_batch(tx: Any, node: Any) -> bool:
-    """Is a number made from lengths of documents that were made from a padded batch?"""
-    rows = set(map(hint_of, batches(tx).values()))
-    rows |= {size + 1 for size in rows if size is not None}
+def is_of_a_batch(tx: Any, node: Any, entries: Any = None) -> bool:
+    """Is a number, one of so many ``entries``, made from lengths of a padded batch? Counts of classes are others."""
+    rows = {size for rows in batches(tx).values() if (size := hint_of(rows)) is not None}
+    rows |= {size + 1 for size in rows}
+    if entries is not None and (number := hint_of(entries)) is not None and not rows & {number, number + 1}:
+        return False
     values: list[Any] = [here.meta.get("example_value") for here in needed_for([node])]
-    return any(is_integers(v) and v.dim() == 1 and hint_of(v.shape[0]) in rows - {None} for v in values)
+    return any(is_integers(v) and v.dim() == 1 and hint_of(v.shape[0]) in rows for v in values)
 
 
 def watch_data_size(tx: Any, inside: bool = False) -> None:
