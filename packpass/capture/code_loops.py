@@ -33,10 +33,14 @@ def _loop_around(tx: Any) -> int | None:
 
 
 def names_on_line(tx: Any) -> set[str]:
-    """The locals that the line which is traced reads."""
+    """The locals, and the attributes and keys, that the line which is traced reads."""
     here = _line(tx.current_instruction)
-    own = (i for i in tx.instructions if i.opname.startswith("LOAD_FAST") and _line(i) == here)
-    return {name for i in own for name in (i.argval if isinstance(i.argval, tuple) else (i.argval,))}
+    own = (i for i in tx.instructions if i.opname.startswith(_READS) and _line(i) == here)
+    read = (name for i in own for name in (i.argval if isinstance(i.argval, tuple) else (i.argval,)))
+    return {name for name in read if isinstance(name, str)}
+
+
+_READS = ("LOAD_FAST", "LOAD_ATTR", "LOAD_CONST")
 
 
 def is_exit(tx: Any, at: int, head: Any) -> bool:

@@ -95,8 +95,11 @@ _ARITHMETIC = (operator.add, operator.sub, operator.mul)
 
 def note_range(tx: Any, count: int) -> None:
     """``range(n)``: which numbers of Python's that the model is given may have decided how often the loop runs."""
-    names = names_of(tx, count)
-    spelled = names & {f"L[{name!r}]" for name in names_on_line(tx)}
+    names, read = names_of(tx, count), names_on_line(tx)
+    spelled = names & {f"L[{name!r}]" for name in read}
+    if not spelled and not active.regions:
+        spelled = {source for source, *words in _held_numbers(tx, count) if read.issuperset(words)}
+        names |= spelled
     if names and not active.regions:
         current_frame().counted[location_of(tx)] = spelled or names
 
@@ -105,8 +108,24 @@ def names_of(tx: Any, count: int) -> set[str]:
     """Numbers of Python's that the model is given, and that may say that there are ``count`` documents; none if they
     are taken for variables already."""
     given = tx.output.root_tx.f_locals.items() if current_frame().counts is not None and count > 1 else ()
-    names = {f"L[{name!r}]" for name, value in given if type(value) is int and value - count in (-1, 0, 1)}
+    names = {f"L[{name!r}]" for name, value in given if _says(value, count)}
     return names - current_frame().dynamic_sources
+
+
+def _says(value: Any, count: int) -> bool:
+    return type(value) is int and value - count in (-1, 0, 1)
+
+
+def _held_numbers(tx: Any, count: int) -> Iterator[tuple[str, str, str]]:
+    """The same of numbers in a dict, or in an object, that the model is given: the source, and how a line reads it."""
+    frame = current_frame()
+    given = tx.output.root_tx.f_locals.items() if frame.counts is not None and count > 1 else ()
+    for name, holder in given:
+        inside = holder if type(holder) is dict else getattr(holder, "__dict__", {}) if _holds(holder) else {}
+        for key, value in inside.items():
+            source = f"L[{name!r}][{key!r}]" if type(holder) is dict else f"L[{name!r}].{key}"
+            if isinstance(key, str) and _says(value, count) and source not in frame.dynamic_sources:
+                yield source, name, key
 
 
 def is_within(stop: Any, length: Any) -> bool:

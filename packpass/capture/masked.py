@@ -25,9 +25,18 @@ from packpass.capture.dynamo import (
     example,
     wrap_fx_proxy,
 )
-from packpass.capture.origins import INDEX_DTYPES
+from packpass.capture.given_numbers import counted_by
+from packpass.capture.origins import INDEX_DTYPES, has_integers, needed_for
 from packpass.capture.state import active
-from packpass.capture.watch import is_scalar, is_unknown, is_vector, watch_data_size, watch_mask
+from packpass.capture.watch import (
+    is_scalar,
+    is_unknown,
+    is_vector,
+    loops_are_sought,
+    make_dynamic,
+    watch_data_size,
+    watch_mask,
+)
 from packpass.semantics import op_name
 from packpass.semantics.meaning import same_size
 from packpass.semantics.pointwise import slot_by_slot
@@ -139,7 +148,8 @@ def _numbers_in_front(tx: Any, mask: Any) -> Any:
     row = tx.output.current_tracer.proxy(node)
 
     def numbers() -> Any:
-        size = emit(tx, torch.ops.aten.sym_size.int, row, 0).as_proxy()
+        size = node.meta["example_value"].shape[0]
+        size = size if isinstance(size, int) else emit(tx, torch.ops.aten.sym_size.int, row, 0).as_proxy()
         device = {"device": node.meta["example_value"].device}
         return wrap_fx_proxy(tx, tx.output.create_proxy("call_function", torch.arange, (size,), device))
 
@@ -198,10 +208,19 @@ def watch(tx: Any, tensor: Any, key: Any) -> None:
     key = _without_rest(key.realize())
     entries = [key.items[0].realize()] if _behind_mask(key) else _picking(tensor, key)
     if entries is not None:
+        watch_numbered(tx, entries[-1])
         watch_mask(tx, entries[-1])
         row = example(tensor)
         if is_vector(tensor) or (len(entries) > 1 and row.dim() == 2 and row.dtype in INDEX_DTYPES):
             watch_data_size(tx)  # of lengths, perhaps, of which some stand for no document, or of places of one row
+
+
+def watch_numbered(tx: Any, mask: Any) -> None:
+    """``x[ids == i]`` in a loop over ``range(n)``, where ``n`` is a number that is given to the model: how many
+    documents there are, of which every slot carries the number. The frame is traced again with ``n`` as a variable."""
+    values: list[Any] = [here.meta.get("example_value") for here in needed_for([mask.as_proxy().node])]
+    if loops_are_sought() and any(has_integers(value, 1) for value in values) and (names := counted_by(tx)):
+        make_dynamic(names)
 
 
 def _without_rest(key: Any) -> Any:

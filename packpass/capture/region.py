@@ -280,11 +280,11 @@ class Region:
         self.begun: fx.Node = next(iter(reversed(self.tx.output.root_tracer.graph.nodes)))
 
     def reads_entries(self) -> bool:
-        """Does the body read entries of vectors by the number of its document?"""
-        numbers = {number.node.expr for number in map(example_of, self.indices)}
-        nodes = self.tx.output.root_tracer.graph.nodes
+        """Does the body read entries of vectors by the number of its document, or pick rows by it?"""
+        numbers, nodes = {n.node.expr for n in map(example_of, self.indices)}, self.tx.output.root_tracer.graph.nodes
         reads = (example_of(node.args[-1]) for node in nodes if node.target in ROWS and len(node.args) > 1)
-        return any(isinstance(at, torch.SymInt) and at.node.expr.free_symbols & numbers for at in reads)
+        picks = any(node.target is markers.MASKED for node in nodes)
+        return picks or any(isinstance(at, torch.SymInt) and at.node.expr.free_symbols & numbers for at in reads)
 
     def end_iteration(self) -> None:
         for items in self.lists:

@@ -99,6 +99,7 @@ from . import (
     rewrite_tails,
     rewrite_tensor_lists,
     rewrite_told,
+    rewrite_told_graphs,
     rewrite_totals,
     rewrite_valid,
     rewrite_ways,
@@ -148,6 +149,7 @@ __all__ = [
     "rewrite_spans",
     "rewrite_split_alike",
     "rewrite_suffixes",
+    "rewrite_told_graphs",
     "rewrite_written_down",
     "rewrite_python_lengths", "rewrite_tensor_lists", "rewrite_valid",
 ]  # fmt: skip
