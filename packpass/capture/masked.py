@@ -218,8 +218,9 @@ def watch(tx: Any, tensor: Any, key: Any) -> None:
 def watch_numbered(tx: Any, mask: Any) -> None:
     """``x[ids == i]`` in a loop over ``range(n)``, where ``n`` is a number that is given to the model: how many
     documents there are, of which every slot carries the number. The frame is traced again with ``n`` as a variable."""
-    values: list[Any] = [here.meta.get("example_value") for here in needed_for([mask.as_proxy().node])]
-    if loops_are_sought() and any(has_integers(value, 1) for value in values) and (names := counted_by(tx)):
+    names = counted_by(tx) if loops_are_sought() else set[str]()
+    values = (here.meta.get("example_value") for here in (needed_for([mask.as_proxy().node]) if names else ()))
+    if any(has_integers(value, 1) for value in values):
         make_dynamic(names)
 
 
