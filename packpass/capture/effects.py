@@ -233,9 +233,9 @@ def failed(tx: Any, error: Exception, fn: Any, args: list[Any]) -> None:
     if active.frame is not None and first_line(error).startswith("Dynamic shape operator"):
         repeats = expansions.repeats(fn)
         for value in (*args, getattr(fn, "obj", None)):
-            if isinstance(value, TensorVariable) and (masked.is_mask(value) or repeats):
-                if masked.is_mask(value):
-                    masked.watch_numbered(tx, value)
+            if masked.is_mask(value):
+                masked.watch_picked(tx, value)
+            elif repeats and isinstance(value, TensorVariable):
                 watch_mask(tx, value)
         watch_data_size(tx, inside=repeats)
     if active.frame is not None and reads_data(error):

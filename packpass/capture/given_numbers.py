@@ -7,7 +7,7 @@ changed from one call to the next; the number of layers never does.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import sympy
@@ -97,35 +97,36 @@ def note_range(tx: Any, count: int) -> None:
     """``range(n)``: which numbers of Python's that the model is given may have decided how often the loop runs."""
     names, read = names_of(tx, count), names_on_line(tx)
     spelled = names & {f"L[{name!r}]" for name in read}
-    if not spelled and not active.regions:
-        spelled = {source for source, *words in _held_numbers(tx, count) if read.issuperset(words)}
-        names |= spelled
-    if names and not active.regions:
+    spelled = spelled or _names_inside(tx, count, read)
+    if (names or spelled) and not active.regions:
         current_frame().counted[location_of(tx)] = spelled or names
 
 
 def names_of(tx: Any, count: int) -> set[str]:
     """Numbers of Python's that the model is given, and that may say that there are ``count`` documents; none if they
     are taken for variables already."""
-    given = tx.output.root_tx.f_locals.items() if current_frame().counts is not None and count > 1 else ()
-    names = {f"L[{name!r}]" for name, value in given if _says(value, count)}
-    return names - current_frame().dynamic_sources
+    given = tx.output.root_tx.f_locals
+    return _telling(((f"L[{name!r}]", value) for name, value in given.items()), count)
 
 
-def _says(value: Any, count: int) -> bool:
-    return type(value) is int and value - count in (-1, 0, 1)
+def _names_inside(tx: Any, count: int, read: set[str]) -> set[str]:
+    """The same of numbers in a dict, or in an object, that the model is given, where a line reads holder and number."""
+    places = (
+        (f"L[{name!r}][{key!r}]" if type(holder) is dict else f"L[{name!r}].{key}", value)
+        for name, holder in tx.output.root_tx.f_locals.items()
+        for key, value in _inside(holder).items()
+        if isinstance(key, str) and read.issuperset((name, key))
+    )
+    return _telling(places, count)
 
 
-def _held_numbers(tx: Any, count: int) -> Iterator[tuple[str, str, str]]:
-    """The same of numbers in a dict, or in an object, that the model is given: the source, and how a line reads it."""
+def _telling(given: Iterable[tuple[str, Any]], count: int) -> set[str]:
+    """The sources of numbers that may say that there are ``count`` documents, and that are no variables yet."""
     frame = current_frame()
-    given = tx.output.root_tx.f_locals.items() if frame.counts is not None and count > 1 else ()
-    for name, holder in given:
-        inside = holder if type(holder) is dict else getattr(holder, "__dict__", {}) if _holds(holder) else {}
-        for key, value in inside.items():
-            source = f"L[{name!r}][{key!r}]" if type(holder) is dict else f"L[{name!r}].{key}"
-            if isinstance(key, str) and _says(value, count) and source not in frame.dynamic_sources:
-                yield source, name, key
+    if frame.counts is None or count <= 1:
+        return set()
+    names = {source for source, value in given if type(value) is int and value - count in (-1, 0, 1)}
+    return names - frame.dynamic_sources
 
 
 def is_within(stop: Any, length: Any) -> bool:
@@ -185,13 +186,14 @@ def has_vectors(tx: Any) -> bool:
 def _lengths(tx: Any) -> Iterator[int | None]:
     """Of the vectors of integers that there are, and the rows of matrices that the model is given."""
     given = list(tx.output.root_tx.f_locals.values())
-    held = [value if type(value) is dict else getattr(value, "__dict__", {}) for value in given if _holds(value)]
     made = [node.meta.get("example_value") for node in tx.output.root_tracer.graph.nodes]
-    for value in [*given, *(entry for entries in held for entry in entries.values()), *made]:
+    for value in [*given, *(entry for holder in given for entry in _inside(holder).values()), *made]:
         if has_integers(value, 1) or has_integers(value, 2):
             yield hint_of(value.shape[-1])
 
 
-def _holds(value: Any) -> bool:
-    """Is it a dict, or an object with attributes, as the parameters of packed sequences are?"""
-    return not isinstance(value, (torch.Tensor, torch.nn.Module, type))
+def _inside(value: Any) -> dict[Any, Any]:
+    """What a dict holds, or an object with attributes, as the parameters of packed sequences are; nothing of others."""
+    if isinstance(value, (torch.Tensor, torch.nn.Module, type)):
+        return {}
+    return value if type(value) is dict else getattr(value, "__dict__", {})

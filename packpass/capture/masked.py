@@ -23,7 +23,6 @@ from packpass.capture.dynamo import (
     constant,
     emit,
     example,
-    wrap_fx_proxy,
 )
 from packpass.capture.given_numbers import counted_by
 from packpass.capture.origins import INDEX_DTYPES, has_integers, needed_for
@@ -130,10 +129,8 @@ def places(tx: Any, tensor: Any = None, *args: Any, **kwargs: Any) -> Any:
 
 def _numbers(tx: Any, mask: Any) -> Any:
     """The numbers of the slots of a document."""
-    size, device = mask.call_method(tx, "size", [constant(0)], {}), example(mask).device
-    return wrap_fx_proxy(
-        tx, tx.output.create_proxy("call_function", torch.arange, (size.as_proxy(),), {"device": device})
-    )
+    size = mask.call_method(tx, "size", [constant(0)], {})
+    return row_numbers.numbers_up_to(tx, size.as_proxy(), example(mask).device)
 
 
 def _numbers_in_front(tx: Any, mask: Any) -> Any:
@@ -148,10 +145,8 @@ def _numbers_in_front(tx: Any, mask: Any) -> Any:
     row = tx.output.current_tracer.proxy(node)
 
     def numbers() -> Any:
-        size = node.meta["example_value"].shape[0]
-        size = size if isinstance(size, int) else emit(tx, torch.ops.aten.sym_size.int, row, 0).as_proxy()
-        device = {"device": node.meta["example_value"].device}
-        return wrap_fx_proxy(tx, tx.output.create_proxy("call_function", torch.arange, (size,), device))
+        size = row_numbers.size_along(tx, row, 0)
+        return row_numbers.numbers_up_to(tx, size, node.meta["example_value"].device)
 
     return region.in_front(("numbers", node), numbers) if node.meta["example_value"].dim() == 1 else None
 
@@ -208,20 +203,21 @@ def watch(tx: Any, tensor: Any, key: Any) -> None:
     key = _without_rest(key.realize())
     entries = [key.items[0].realize()] if _behind_mask(key) else _picking(tensor, key)
     if entries is not None:
-        watch_numbered(tx, entries[-1])
-        watch_mask(tx, entries[-1])
+        watch_picked(tx, entries[-1])
         row = example(tensor)
         if is_vector(tensor) or (len(entries) > 1 and row.dim() == 2 and row.dtype in INDEX_DTYPES):
             watch_data_size(tx)  # of lengths, perhaps, of which some stand for no document, or of places of one row
 
 
-def watch_numbered(tx: Any, mask: Any) -> None:
-    """``x[ids == i]`` in a loop over ``range(n)``, where ``n`` is a number that is given to the model: how many
-    documents there are, of which every slot carries the number. The frame is traced again with ``n`` as a variable."""
+def watch_picked(tx: Any, mask: Any) -> None:
+    """What a mask picks is data. In ``x[ids == i]``, in a loop over ``range(n)`` where ``n`` is a number that is given
+    to the model, ``n`` is how many documents there are, of which every slot carries the number: the frame is traced
+    again with ``n`` as a variable. Else it may be the mask of a row."""
     names = counted_by(tx) if loops_are_sought() else set[str]()
     values = (here.meta.get("example_value") for here in (needed_for([mask.as_proxy().node]) if names else ()))
     if any(has_integers(value, 1) for value in values):
         make_dynamic(names)
+    watch_mask(tx, mask)
 
 
 def _without_rest(key: Any) -> Any:

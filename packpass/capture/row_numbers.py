@@ -137,14 +137,23 @@ def places(tx: Any, row: Any) -> Any:
 
     def all_rows() -> Any:
         rows = tx.output.current_tracer.proxy(source)
-        known = source.meta["example_value"].shape  # type: ignore[union-attr]
-        sizes = [size if isinstance(size, int) else emit(tx, _size, rows, d).as_proxy() for d, size in enumerate(known)]
-        create, device = tx.output.create_proxy, example(row).device
-        numbers = wrap_fx_proxy(tx, create("call_function", torch.arange, (sizes[1],), {"device": device}))
+        sizes = [size_along(tx, rows, dim) for dim in range(rows.node.meta["example_value"].dim())]
+        numbers = numbers_up_to(tx, sizes[1], example(row).device)
         return emit(tx, "expand", numbers.as_proxy(), *sizes, method=True)
 
     made = None if source is None else region.in_front(("places", source), all_rows)
     return None if made is None else made.call_method(tx, "__getitem__", [region.index], {})
+
+
+def size_along(tx: Any, tensor: fx.Proxy, dim: int) -> Any:
+    """How long a value of the graph is, as an operand: a number where that is a constant."""
+    size = tensor.node.meta["example_value"].shape[dim]
+    return size if isinstance(size, int) else emit(tx, _size, tensor, dim).as_proxy()
+
+
+def numbers_up_to(tx: Any, size: Any, device: torch.device) -> Any:
+    """The numbers of so many slots."""
+    return wrap_fx_proxy(tx, tx.output.create_proxy("call_function", torch.arange, (size,), {"device": device}))
 
 
 def called(tx: Any, name: str) -> Any:
