@@ -276,6 +276,15 @@ def _is_behind_zero(vector: fx.Node, lengths: fx.Node) -> bool:
     return False
 
 
+def begins_of(vector: fx.Node, lengths: fx.Node) -> bool:
+    """Is it a 0, and behind it the running sums of these lengths?"""
+    root, offset, _ = boundary_vector(lengths)
+    for sums in vector.all_input_nodes if not offset and unchanged(vector, vector.next) else ():
+        if _from_zero(vector, sums) is vector and _summed(sums) is root and unchanged(sums, sums.next):
+            return unchanged(root, root.next)
+    return False
+
+
 def _zero_in_front(machine: Machine, ends: fx.Node, node: fx.Node) -> tuple[fx.Node, int] | None:
     """``(cu, k)`` if a program has put a 0 in front of where documents end: in front of ``ends[k:]``."""
     for user in ends.users:

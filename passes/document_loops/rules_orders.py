@@ -26,7 +26,7 @@ from passes.document_loops.op_names import label, name_of
 from passes.document_loops.rules import bound_arguments, outside_call, rule
 from passes.document_loops.rules_best import Best, best, in_front
 from passes.document_loops.rules_reductions import Over, over
-from passes.document_loops.terms import Apply, Fill, Take, Term
+from passes.document_loops.terms import Apply, Fill, Flip, Positions, Roll, Take, Term
 from passes.refused import Refused
 
 _ops = torch.ops.packpass
@@ -168,10 +168,27 @@ def reordered(machine: Machine, node: fx.Node, value: Any, index: Any) -> Any:
     if not whole or value.dim != -value.rank:
         return None
     term: Any = machine.read(order, node)
+    moved = _moved_alike(machine, machine.read(value, node), term, order.window, value.dim)
+    if moved is not None:
+        return machine.fresh(moved, value.rank, order.window)
     if not _holds_positions(term):
         return None
     moved = machine.intern(Reordered(machine.read(value, node), term, order.window, value.dim))
     return machine.fresh(moved, value.rank, order.window)
+
+
+def _moved_alike(machine: Machine, of: Term, order: Any, window: Window, dim: int) -> Term | None:
+    """A document's slots in the order that its own positions have been brought into: what has been done to those, done
+    to the slots, as ``x[s:e][arange(n - 1, -1, -1)]`` is ``x[s:e].flip(0)``. None for any other order."""
+    if isinstance(order, Positions):
+        counted = order.per_document and not order.start and order.dtype in (torch.int32, torch.int64)
+        return of if counted else None
+    if not isinstance(order, (Flip, Roll)) or window != FULL or getattr(order, "fill", None) is not None:
+        return None
+    inner = _moved_alike(machine, of, order.of, window, dim)
+    if inner is None:
+        return None
+    return machine.intern(Flip(inner, dim) if isinstance(order, Flip) else Roll(inner, order.shift, None, dim))
 
 
 def _holds_positions(term: Any) -> bool:

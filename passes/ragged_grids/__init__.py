@@ -22,7 +22,8 @@ are a part of it (`passes.joined_loops`). Operations without a rule are taken ap
 extremes make rows of their own (`rules_slots`).
 Branches on sizes may leave different things (`arms`, `ways`); loops over documents that are cut out of a row are taken
 as well, where such branches keep them from being whole rows, or where nothing else has a form for them
-(`run_documents`): with a slot for every two slots of a document, say.
+(`run_documents`): with a slot for every two slots of a document, say. What such documents write into their own slots of
+a new tensor is put in for all at once, too (`written_parts`).
 
 Does not handle (each refused by a stable code): operations that put slots of a document together in other ways, or
 have no rule (``no-rule``), shapes that depend on values (``no-rule``), writes (``outer-tensor-write``), sizes that are
@@ -31,6 +32,7 @@ taken to be equal (``length-mismatch``), lists that are neither concatenated nor
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 
 from torch import fx
@@ -126,12 +128,20 @@ def run_documents(gm: fx.GraphModule, context: PassContext) -> list[Rewrite | Re
         result = _run_one(gm.graph, loop, location, "loop over documents")
         if isinstance(result, Refusal) and len(parts := together(gm, loop)) > 1:
             result = _run_one(gm.graph, as_one(parts), location, "loop over documents")
-        results += [result] if isinstance(result, Rewrite) else refused
+        results += [result] if isinstance(result, Rewrite) else [_both_ways(one, result) for one in refused]
         done.update(part.id for part in parts if isinstance(result, Rewrite))
     if any(isinstance(result, Rewrite) for result in results):
         gm.graph.lint()
         gm.recompile()
     return results
+
+
+def _both_ways(refused: Refusal, slotwise: Refusal) -> Refusal:
+    """Why there is no whole-row form; also why documents could not be worked out slot by slot, where the former is only
+    that there is no rule, and the latter is something else, which a user may be able to change."""
+    if refused.code != "no-rule" or slotwise.code in ("no-rule", "not-generic", "not-a-segment", "no-effect"):
+        return refused
+    return dataclasses.replace(refused, reason=f"{refused.reason}; and, slot by slot: {slotwise.reason}")
 
 
 def _has_ways(graph: fx.Graph, loop: LoopFound) -> bool:

@@ -42,6 +42,7 @@ from passes.ragged_grids.terms import (
 )
 from passes.ragged_grids.ways import length_of, ways
 from passes.ragged_grids.written import Rows, check_rows
+from passes.ragged_grids.written_parts import Part
 from passes.refused import Refused
 from passes.turned_in_place import check_turned
 
@@ -50,7 +51,7 @@ _INTEGERS = (torch.int32, torch.int64)
 
 Appended = tuple[tuple[fx.Node, Term], ...]
 """List -> what each document appends."""
-Written = tuple[tuple[Rows, Term], ...]
+Written = tuple[tuple[Rows | Part, Term], ...]
 
 log = logging.getLogger("packpass.ragged_grids")
 
@@ -63,7 +64,7 @@ class Decided:
     names: Names
     appended: Appended
     written: Written
-    """Rows of a tensor -> what each document's row of it holds behind the loop."""
+    """Rows, or parts, of a tensor -> what each document's own of it holds behind the loop."""
     checks: tuple[Check, ...]
     hoisted: tuple[fx.Node, ...]
     dead: tuple[fx.Node, ...]

@@ -19,6 +19,7 @@ from passes.ragged_grids.places import ALL, Slots, slots_of
 from passes.ragged_grids.row import KeptSlots, Row
 from passes.ragged_grids.terms import Input, Piece, Selected, walk
 from passes.ragged_grids.written import put_in
+from passes.ragged_grids.written_parts import Part, put_parts
 from passes.refused import Refused
 
 _ops = torch.ops.packpass
@@ -104,6 +105,9 @@ def _emitted(documents: Documents, decided: Decided) -> dict[fx.Node, fx.Node]:
                 if collect.target is markers.LIST_CONTINUE:
                     made[user] = _counted_on(documents, own, made[user], int(str(collect.args[5])))
     for rows, term in decided.written:
+        if isinstance(rows, Part):
+            put_parts(documents, rows, term)
+            continue
         each = as_one(term, 0)
         row = Row(documents, slots_of(documents, each.dims[0]), each, 0).made()
         put_in(documents, decided.documents, rows, row)

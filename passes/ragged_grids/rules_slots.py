@@ -47,13 +47,13 @@ def _part(machine: Machine, node: fx.Node, call: Call) -> Term | None:
     if call.op != "getitem" or len(call.operands) != 1 or not isinstance(fake, torch.Tensor):
         return None
     entries = entries_of(call.get("index"), call.operands[0].rank)
-    own = [e for e in entries or () if isinstance(e.item, slice) and _is_cut_by_numbers(e.item)]
+    own = [e for e in entries or () if isinstance(e.item, slice) and is_cut_by_numbers(e.item)]
     if len(own) != 1 or own[0].item.step not in (None, 1):
         return None
     (part,) = own
     start, stop = (machine.expression(bound, node) for bound in (part.item.start, part.item.stop))
     length, row = sympy.expand(stop - start), machine.term(call.operands[0].node, node)
-    if not _are_ends(machine.names.columns.get(start), machine.names.columns.get(stop)):
+    if not are_ends(machine.names.columns.get(start), machine.names.columns.get(stop)):
         return None
     dims: list[Any] = []
     begins: list[tuple[int | None, Any]] = []
@@ -76,15 +76,20 @@ def _part(machine: Machine, node: fx.Node, call: Call) -> Term | None:
             begins.append((entry.axis, begin))
         else:
             return None
-    extent = row.dims[part.axis]  # type: ignore[index]
-    machine.check(start, ">=", sympy.Integer(0), node, "a document's slots begin in front of their row")
-    machine.check(extent - stop, ">=", sympy.Integer(0), node, "a document's slots end behind their row")
-    machine.check(length, ">=", sympy.Integer(0), node, "a document has less than no slots")
+    check_part(machine, start, stop, row.dims[part.axis], node)  # type: ignore[index]
     at = _read_at(entries or [], begins, row, coordinates(dims))
     return machine.moved((tuple(dims), fake.dtype, fake.device, fake.requires_grad), machine.read(row, at))
 
 
-def _is_cut_by_numbers(part: slice) -> bool:
+def check_part(machine: Machine, start: Any, stop: Any, extent: Any, node: fx.Node) -> None:
+    """A document's slots lie within a dimension of their row."""
+    machine.check(start, ">=", sympy.Integer(0), node, "a document's slots begin in front of their row")
+    machine.check(extent - stop, ">=", sympy.Integer(0), node, "a document's slots end behind their row")
+    machine.check(sympy.expand(stop - start), ">=", sympy.Integer(0), node, "a document has less than no slots")
+
+
+def is_cut_by_numbers(part: slice) -> bool:
+    """Are both ends of a slice numbers of the graph?"""
     return all(isinstance(example(bound), torch.SymInt) for bound in (part.start, part.stop))
 
 
@@ -156,7 +161,7 @@ def _between(machine: Machine, node: fx.Node, part: Any, size: Any, taken: Any) 
     return (begin, length) if machine.size.bind(taken, length) or length == size else None
 
 
-def _are_ends(start: Column | None, stop: Column | None) -> bool:
+def are_ends(start: Column | None, stop: Column | None) -> bool:
     """Does a document begin where the ones before it, or their sizes together, end?"""
     if start is None or start.column is not None:
         return False

@@ -12,7 +12,7 @@ from torch import fx
 
 from packpass import markers
 from packpass._compat import least_of
-from packpass.semantics import Call, call_of, effects, example
+from packpass.semantics import Call, call_of, effects, example, is_tensor
 from packpass.semantics.integers import SMALL
 from packpass.semantics.pointwise import DIVIDING
 from passes.ragged_grids.apart import taken_apart
@@ -33,6 +33,7 @@ from passes.ragged_grids.terms import (
     Value,
 )
 from passes.ragged_grids.written import write
+from passes.ragged_grids.written_parts import write_part
 from passes.refused import Refused
 
 
@@ -69,7 +70,7 @@ def step(machine: Machine, node: fx.Node) -> None:
     if _is_number(node):
         _number(machine, node, call)
         return
-    if write(machine, node):
+    if write(machine, node) or write_part(machine, node) or _asserted(machine, node):
         return
     found = effects.effects_of(node)
     silent = found.known and not (found.random or found.collective or effects.changes_mode(node))
@@ -339,6 +340,22 @@ def _is_count(machine: Machine, holds: Any) -> bool:
         return bool(holds.rhs.is_Integer and holds.rhs <= 0)
     mask = machine.names.kept.get(holds.lhs) if isinstance(holds, sympy.Le) else None
     return mask is not None and machine.same(holds.rhs, mask.dims[0])
+
+
+def _asserted(machine: Machine, node: fx.Node) -> bool:
+    """``_assert_async(n >= 0)`` of a number of the document that a tensor holds: capture says so of lengths. False for
+    any other call."""
+    holds = node.args[0] if node.target is torch._assert_async and len(node.args) == 2 else None
+    if not isinstance(holds, fx.Node) or holds.target is not operator.ge:
+        return False
+    number, least = holds.args
+    if not isinstance(number, fx.Node) or not is_tensor(number) or type(least) is not int:
+        return False
+    known = _number_in(machine, machine.term(number, node))
+    if known is None:
+        return False
+    machine.check(known, ">=", sympy.Integer(least), node, str(node.args[1]))
+    return True
 
 
 def _piece(machine: Machine, node: fx.Node) -> None:

@@ -64,17 +64,19 @@ def write(machine: Machine, node: fx.Node) -> bool:
         return False  # a list has it, too, or it is a part of another tensor
     if base is not None:
         return isinstance(term, Term) and _write_own(machine, base, view, index, value, node)
-    if not isinstance(term, Moved) or not isinstance(term.read.of, Input) or not _is_only_written(view):
+    if not isinstance(term, Moved) or not isinstance(term.read.of, Input) or not is_only_written(view):
         return False
     out, (row, *at) = term.read.of.node, term.read.at
     if storage(view) != storage(out):
         return False  # a copy
     ahead = sympy.expand(row - DOCUMENT) if isinstance(row, sympy.Basic) else None
     dims = [_dimension(where) for where in at]
-    if not _has_each_place_once(dims, term) or ahead is None or not ahead.is_Integer or ahead < 0 or not _is_new(out):
+    if not _has_each_place_once(dims, term) or not is_new_in_graph(out):
+        return False
+    if ahead is None or not ahead.is_Integer or ahead < 0:
         return False
     ranges = _ranges(machine, index, term.dims, node)
-    part = _value(machine, value, term, node)
+    part = value_of(machine, value, term, node)
     rows = Rows(out, int(ahead))
     before = machine.rows.get(rows) or _row(machine, rows)
     machine.rows[rows] = _put(machine, before, part, dims, ranges, node)
@@ -106,7 +108,7 @@ def _write_own(machine: Machine, base: fx.Node, view: fx.Node, index: list[Any],
     if not _has_each_place_once(dims, term):
         return False
     ranges = _ranges(machine, index, term.dims, node)
-    made = _put(machine, before, _value(machine, value, term, node), dims, ranges, node)
+    made = _put(machine, before, value_of(machine, value, term, node), dims, ranges, node)
     machine.keep(base, made)
     return True
 
@@ -119,16 +121,24 @@ def _is_seen_behind(base: fx.Node) -> bool:
         for user in seen.users:
             if (found := overwritten(user)) is not None and found[0] is seen:
                 writes.append(user)
-            elif is_tensor(user) and (storage(user) == storage(base) or is_of_capture(user)) and user not in views:
+            elif _may_be_view(user, base) and user not in views:
                 views.append(user)
                 stack += [] if is_of_capture(user) else [user]
             elif seen in written_inputs(user):
                 return False
     lists = [view for view in views if view.target is markers.LIST_COLLECT]
     return all(
-        view in lists or (not is_of_capture(view) and _is_only_written(view)) or all(write < view for write in writes)
+        view in lists or (not is_of_capture(view) and is_only_written(view)) or all(write < view for write in writes)
         for view in views
     )
+
+
+def _may_be_view(user: fx.Node, base: fx.Node) -> bool:
+    """Is a result in the memory of a tensor, or are there several of which some may be: the parts of a ``chunk``?"""
+    value = example(user)
+    if isinstance(value, (tuple, list)):
+        return any(isinstance(part, torch.Tensor) for part in value)
+    return is_tensor(user) and (storage(user) == storage(base) or is_of_capture(user))
 
 
 def _has_each_place_once(dims: list[Any], term: Term) -> bool:
@@ -138,19 +148,19 @@ def _has_each_place_once(dims: list[Any], term: Term) -> bool:
     return once and None not in dims
 
 
-def _is_only_written(view: fx.Node) -> bool:
+def is_only_written(view: fx.Node) -> bool:
     """Does nobody in the loop look at what a view of a row holds?"""
     for user in view.users:
         found = overwritten(user)
         written = found is not None and found[0] is view and view not in user.args[1:]
-        seen = is_tensor(user) and storage(user) == storage(view) and _is_only_written(user)
+        seen = is_tensor(user) and storage(user) == storage(view) and is_only_written(user)
         size = isinstance(example(user), (int, torch.SymInt, torch.Size)) and not effects_of(user).host
         if not (seen or size or (written and not user.users)):
             return False
     return True
 
 
-def _is_new(out: fx.Node) -> bool:
+def is_new_in_graph(out: fx.Node) -> bool:
     """Is a tensor made in the graph?"""
     given = {storage(node) for op in ("placeholder", "get_attr") for node in out.graph.find_nodes(op=op)}
     return storage(out) is not None and storage(out) not in given
@@ -188,7 +198,7 @@ def _put(machine: Machine, before: Term, part: Term, dims: list[Any], ranges: li
     rooms = rooms[len(rooms) - len(part.dims) :]
     for size, (_, room) in zip(part.dims, rooms, strict=True):
         if size != 1:
-            _fits(machine, room, size, node)
+            fits(machine, room, size, node)
     places = tuple(sympy.Integer(0) if size == 1 else at for size, (at, _) in zip(part.dims, rooms, strict=True))
     form: Form = (before.dims, before.dtype, before.device, before.grad or part.grad)
     read = layers.in_memory(machine, machine.read(part, places))
@@ -196,7 +206,7 @@ def _put(machine: Machine, before: Term, part: Term, dims: list[Any], ranges: li
     return machine.intern(Padded(*form, read, tuple(within), old)) if within else machine.moved(form, read)
 
 
-def _fits(machine: Machine, room: Any, size: Any, node: fx.Node) -> None:
+def fits(machine: Machine, room: Any, size: Any, node: fx.Node) -> None:
     """A value has as many slots as are written. Of a document with one slot, eager writes that to all of them, which is
     a failed check here."""
 
@@ -210,7 +220,7 @@ def _fits(machine: Machine, room: Any, size: Any, node: fx.Node) -> None:
     machine.check(room, "==", size, node, "a value does not fit where it is written")
 
 
-def _value(machine: Machine, value: Any, row: Term, node: fx.Node) -> Term:
+def value_of(machine: Machine, value: Any, row: Term, node: fx.Node) -> Term:
     """What is written, in the dtype of the tensor."""
     if is_tensor(value):
         term = machine.term(value, node)
@@ -277,17 +287,34 @@ def _is_number(entry: Any) -> bool:
 # === The loop ================================================================================================
 
 
-def check_rows(loop: LoopFound, machines: list[Machine]) -> dict[Rows, tuple[Term, ...]]:
-    """What each iteration leaves in rows; raises `Refused` if somebody else in the loop looks at these tensors."""
+def check_rows(loop: LoopFound, machines: list[Machine]) -> dict[Any, tuple[Term, ...]]:
+    """What each iteration leaves in rows, and in parts; raises `Refused` if somebody else in the loop looks at these
+    tensors."""
     found = dict.fromkeys(rows for machine in machines for rows in machine.rows)
     memory = {storage(rows.out) for rows in found}
     if len(memory) < len(found):
         raise Refused("not-generic", "several rows of one tensor are written by one document", None)
     for node in loop.nodes:
         given = [n for n in node.all_input_nodes if n not in loop.nodes and is_tensor(n)]
-        if any(storage(n) in memory for n in given) and not (storage(node) in memory and _is_only_written(node)):
+        seen = [n for n in given if storage(n) in memory]
+        if seen and not _only_writes(node, seen) and not (storage(node) in memory and is_only_written(node)):
             raise Refused("aliasing", "a tensor that the loop writes to is looked at in the loop as well", node)
-    return {rows: tuple(machine.rows.get(rows) or _row(machine, rows) for machine in machines) for rows in found}
+    return {rows: tuple(_left(machine, rows) for machine in machines) for rows in found}
+
+
+def _only_writes(node: fx.Node, seen: list[fx.Node]) -> bool:
+    """Is a tensor nothing to a node but the place where it writes?"""
+    found = overwritten(node)
+    return found is not None and seen == [found[0]] and found[2] is not found[0]
+
+
+def _left(machine: Machine, rows: Any) -> Term:
+    """What an iteration leaves in its row; what was there, if it writes nothing."""
+    if rows in machine.rows:
+        return machine.rows[rows]
+    if not isinstance(rows, Rows):
+        raise Refused("not-generic", "some documents write their slots of a tensor, and others do not", rows.out)
+    return _row(machine, rows)
 
 
 def put_in(documents: Any, count: Any, rows: Rows, made: fx.Node) -> None:

@@ -106,6 +106,7 @@ from . import (
     leave_wide,
     leave_windows,
     leave_written_down,
+    leave_written_parts,
 )
 from .harness import LEAVE, Program
 
@@ -146,6 +147,7 @@ __all__ = [
     "leave_split_alike",
     "leave_suffixes",
     "leave_told_graphs",
+    "leave_written_parts",
     "leave_parts_in_lists", "leave_places", "leave_pooled",
     "leave_pooling", "leave_python", "leave_row_slots", "leave_row_windows", "leave_sums", "leave_tails",
     "leave_rows", "leave_rows_by_number", "leave_sequences", "leave_shared", "leave_shifted",

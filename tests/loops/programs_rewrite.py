@@ -106,6 +106,7 @@ from . import (
     rewrite_whiles,
     rewrite_wide,
     rewrite_written_down,
+    rewrite_written_parts,
 )
 from .harness import REWRITE, Program
 
@@ -150,6 +151,7 @@ __all__ = [
     "rewrite_split_alike",
     "rewrite_suffixes",
     "rewrite_told_graphs",
+    "rewrite_written_parts",
     "rewrite_written_down",
     "rewrite_python_lengths", "rewrite_tensor_lists", "rewrite_valid",
 ]  # fmt: skip

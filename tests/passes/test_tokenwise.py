@@ -340,12 +340,25 @@ def _max_norm_of_a_table(x: Tensor, i: Tensor, p: Params) -> Tensor:
 LEFT_ALONE: dict[str, Body] = {
     fn.__name__: fn
     for fn in (
-        _two_packed, _einsum_pairs, _batch_norm, _group_norm, _max_norm, _scaled_by_frequency, _dropout,
-        _interpolated, _tril, _outer_pairs, _flattened_packed, _repeated_packed, _chunks_of_the_document,
-        _half_a_document_sorted, _masked_select, _one_row_table, _written_chunk, _stale_chunk,
-        _max_norm_of_a_table,
+        _two_packed, _batch_norm, _group_norm, _max_norm, _scaled_by_frequency, _dropout, _interpolated,
+        _chunks_of_the_document, _half_a_document_sorted, _masked_select, _one_row_table, _written_chunk,
+        _max_norm_of_a_table, _stale_chunk,
     )
 }  # fmt: skip
+SLOT_BY_SLOT: dict[str, Body] = {
+    fn.__name__: fn for fn in (_einsum_pairs, _tril, _outer_pairs, _flattened_packed, _repeated_packed)
+}
+"""What a document makes is worked out slot by slot, as there is no form of it for the whole row."""
+
+
+@pytest.mark.parametrize("name", SLOT_BY_SLOT)
+def test_slot_by_slot(name: str) -> None:
+    body = SLOT_BY_SLOT[name]
+    fn = looped(body)
+    for row in range(2):
+        report = packpass.explain(fn, options=OPTIONS)(accumulator(body, row), *inputs(row))
+        assert [r.rule for r in report.rewrites] == ["ragged_grids"], report.refusals
+        agree([fn(accumulator(body, row), *inputs(row)).detach()], [report.result.detach()])
 
 
 @pytest.mark.parametrize("name", LEFT_ALONE)

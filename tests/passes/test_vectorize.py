@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -170,6 +170,67 @@ def test_a_disabled_pass_leaves_the_loop_to_replay(name: str) -> None:
     assert not report.rewrites
 
 
+class TestOnlySlotBySlot:
+    """There is no whole-row form, but what documents write into their own slots is put in at once."""
+
+    def rewritten(self, fn: Callable[..., Any], *args: Any, others: Sequence[tuple[Any, ...]] = ()) -> None:
+        report = packpass.explain(fn, options={"packpass.inner_backend": "eager"})(*args)
+        assert [r.rule for r in report.rewrites] == ["ragged_grids"], report.refusals
+        assert torch.equal(report.result, fn(*args))
+        compiled = torch.compile(fn, backend=packpass.backend, options={"packpass.inner_backend": "eager"})
+        for batch in (args, *others):
+            assert torch.equal(compiled(*batch), fn(*batch))
+
+    def test_partial_coverage(self) -> None:
+        def but_the_first(x: Tensor, cu: Tensor) -> Tensor:
+            out = x.clone()
+            for i in range(1, len(cu) - 1):
+                out[cu[i] : cu[i + 1]] = x[cu[i] : cu[i + 1]].flip(0)
+            return out
+
+        x = torch.randn(12)
+        self.rewritten(but_the_first, x, CU, others=[(x, torch.tensor([2, 3, 3, 9])), (x, torch.tensor([0, 12]))])
+
+    def test_rows_of_different_lengths(self) -> None:
+        def longer(x: Tensor, cu: Tensor) -> Tensor:
+            out = x.new_zeros(cu[-2] + 12)
+            for s, e in zip(cu[:-1], cu[1:]):
+                out[s:e] = x[s:e] * 2
+            return out
+
+        x = torch.randn(12)
+        self.rewritten(longer, x, CU, others=[(x, torch.tensor([2, 3, 3, 9])), (x, torch.tensor([0, 12]))])
+
+    def test_two_sets_of_boundaries(self) -> None:
+        def two(x: Tensor, cu: Tensor, cu2: Tensor) -> Tensor:
+            out = x.clone()
+            for i in range(len(cu) - 1):
+                out[cu[i] : cu[i + 1]] = x[cu2[i] : cu2[i + 1]]
+            return out
+
+        x, apart = torch.randn(12), (torch.tensor([0, 4, 6]), torch.tensor([3, 7, 9]))
+        self.rewritten(two, x, CU, CU.clone(), others=[(x, *apart)])
+
+    def test_a_document_that_does_not_fit(self) -> None:
+        """Two lengths that differ are an error, as in eager, but for one slot, which goes to all places."""
+
+        def two(x: Tensor, cu: Tensor, cu2: Tensor) -> Tensor:
+            out = x.clone()
+            for i in range(len(cu) - 1):
+                out[cu[i] : cu[i + 1]] = x[cu2[i] : cu2[i + 1]]
+            return out
+
+        compiled = torch.compile(two, backend=packpass.backend, options={"packpass.inner_backend": "eager"})
+        x, cu = torch.randn(12), torch.tensor([0, 4, 6])
+        assert torch.equal(compiled(x, cu, cu + 3), two(x, cu, cu + 3))
+        with pytest.raises(RuntimeError, match="must match"):
+            two(x, cu, torch.tensor([3, 5, 9]))
+        with pytest.raises((RuntimeError, ValueError), match="must match|does not fit"):
+            compiled(x, cu, torch.tensor([3, 5, 9]))
+        one = torch.tensor([3, 4, 6])  # the one slot goes to all places of the first document
+        assert torch.equal(compiled(x, cu, one), two(x, cu, one))
+
+
 class TestLeavesAlone:
     """The graph of a refused loop is what stock torch, or the replay, makes of it: never a packed op."""
 
@@ -201,15 +262,6 @@ class TestLeavesAlone:
 
         assert self.refused(scaled, torch.randn(12), CU) == "index-as-number"
 
-    def test_partial_coverage(self) -> None:
-        def but_the_first(x: Tensor, cu: Tensor) -> Tensor:
-            out = x.clone()
-            for i in range(1, len(cu) - 1):
-                out[cu[i] : cu[i + 1]] = x[cu[i] : cu[i + 1]].flip(0)
-            return out
-
-        assert self.refused(but_the_first, torch.randn(12), CU) == "partial-coverage"
-
     def test_window_beyond_the_document(self) -> None:
         def two_documents(x: Tensor, cu: Tensor) -> Tensor:
             out = x.clone()
@@ -228,24 +280,6 @@ class TestLeavesAlone:
             return base
 
         assert self.refused(shifted_view, torch.randn(13), CU) == "aliasing"
-
-    def test_rows_of_different_lengths(self) -> None:
-        def longer(x: Tensor, cu: Tensor) -> Tensor:
-            out = x.new_zeros(cu[-2] + 12)
-            for s, e in zip(cu[:-1], cu[1:]):
-                out[s:e] = x[s:e] * 2
-            return out
-
-        assert self.refused(longer, torch.randn(12), CU) == "row-lengths"
-
-    def test_two_sets_of_boundaries(self) -> None:
-        def two(x: Tensor, cu: Tensor, cu2: Tensor) -> Tensor:
-            out = x.clone()
-            for i in range(len(cu) - 1):
-                out[cu[i] : cu[i + 1]] = x[cu2[i] : cu2[i + 1]]
-            return out
-
-        assert self.refused(two, torch.randn(12), CU, CU.clone()) == "two-boundaries"
 
     def test_carried_state(self) -> None:
         def running(x: Tensor, cu: Tensor) -> Tensor:
