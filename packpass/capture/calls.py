@@ -30,6 +30,7 @@ from packpass.capture import (
     plain,
     plain_numbers,
     plain_parts,
+    reals,
     row_entries,
     row_numbers,
     running,
@@ -363,6 +364,7 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     **{function: _shadowed(function) for function in shadows.SHADOWED},
     **{function: _divided(name) for function, name in divisible.FUNCTIONS.items()},
     **{function: _counted(function) for function in counts.FUNCTIONS},
+    **reals.REPLACED,
 }
 """Function of torch or Python -> ``replacement(tx, *args, **kwargs)``."""
 

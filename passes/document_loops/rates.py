@@ -1,4 +1,5 @@
-"""Whole numbers that are a share of a number of the document: ``int(n * 0.8)``, ``math.ceil(n / 3)``.
+"""Whole numbers that are a share of a number of the document: ``int(n * 0.8)``, ``math.ceil(n / 3)``; and functions of
+Python on real numbers, ``math.log(n)``.
 
 Python multiplies and divides in 64 bits of floating point and rounds then; so does every entry of a vector. Shares are
 not negative, and nothing is added to them before they are rounded: a device may do both at once, with more bits.
@@ -12,12 +13,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from packpass.markers.reals import REAL
 from packpass.semantics import example, op_name
 from packpass.semantics.integers import ROUNDING, SMALL
 from packpass.semantics.names import base_name
 from packpass.semantics.pointwise import DIVIDING
-from passes.document_loops.documents import number
+from passes.document_loops.documents import as_tensor_dtype, as_term, cast, is_per_document, number
 from passes.document_loops.integers import Affine, Derived, Share
+from passes.document_loops.machine import OPAQUE, Number
+from passes.document_loops.terms import Apply
 
 if TYPE_CHECKING:
     from passes.document_loops.machine import Machine
@@ -58,7 +62,19 @@ def _step(arg: Any) -> tuple[Any, list[tuple[bool, float]]] | None:
     return operand, [(divides, float(by))]  # type: ignore[arg-type]
 
 
+def _real(machine: Machine, node: fx.Node) -> Any:
+    """A function of Python on a real number: capture checks what it is defined for."""
+    arg, name = node.args
+    value = machine.value(arg)
+    if not isinstance(arg, fx.Node) or not is_per_document(value) or not isinstance(value, (Affine, Number)):
+        return OPAQUE
+    term = cast(machine, as_term(machine, arg, node), as_tensor_dtype(example(arg)), torch.float64)
+    return Number(machine.intern(Apply(getattr(torch, str(name)), False, (term,), (), 0)))
+
+
 def of_numbers(machine: Machine, node: fx.Node, name: str) -> Any:
     """What a call makes of numbers of the document."""
+    if node.target is REAL:
+        return _real(machine, node)
     found = share(machine, node)
     return number(machine, node, name) if found is None else found
