@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from packpass.capture.region import Region
 
 ARITHMETIC = (operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod)
+EXTREMES = {torch.sym_max: torch.maximum, torch.sym_min: torch.minimum}
+"""The larger and the smaller of two numbers, and the same of vectors."""
 _OF_TENSORS = (operator.add, operator.sub)
 COMPARISONS = (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne)
 
@@ -87,14 +89,36 @@ def made_of(node: Any, index: fx.Node, begin: fx.Node) -> Any:
     lengths = length_of(node, index)
     if lengths is not None:
         return ("lengths", *lengths)
-    if node.target in (*ARITHMETIC, *COMPARISONS) and node.op == "call_function" and len(node.args) == 2:
+    known = (*ARITHMETIC, *COMPARISONS, *EXTREMES)
+    if node.target in known and node.op == "call_function" and len(node.args) == 2:
         parts = [made_of(arg, index, begin) for arg in node.args]
         return None if any(part is None for part in parts) else (node.target, *parts)
+    if _is_size(node):
+        return made_of(_asked_for(node, index), index, begin)
     read = read_from(node)
     column = _column(read, index, begin)
     if column is not None:
         return ("column", *column)
     return None if read is None else made_of_tensor(read, index, begin)
+
+
+def _is_size(node: fx.Node) -> bool:
+    """Is a tensor asked for a size?"""
+    made = node.args[0] if node.target is operator.getitem else None
+    of_all = isinstance(made, fx.Node) and made.target == "size"
+    return of_all or node.target == "size" or node.target is torch.ops.aten.sym_size.int
+
+
+def _asked_for(size: fx.Node, index: fx.Node) -> fx.Node | None:
+    """The number that a tensor of the body was made as large as: ``h * w`` for ``arange(h * w).shape[0]``."""
+    expression, node = str(size.meta["example_value"]), size.prev
+    while node is not index and node.op != "root":
+        value = node.meta.get("example_value")
+        number = isinstance(value, torch.SymInt) and not _is_size(node)
+        if number and str(value) == expression:
+            return node
+        node = node.prev
+    return None
 
 
 def made_of_tensor(read: Any, index: fx.Node, begin: fx.Node) -> Any:
@@ -235,6 +259,11 @@ def _computed(tx: InstructionTranslatorBase, function: Any, *parts: Any) -> Any:
     Python's numbers hold."""
     numbers = [part for part in parts if isinstance(part, int)]
     product = function is operator.mul and not numbers
+    limits = [part for part in parts if not _is_tensor(part)]
+    if function in EXTREMES and limits:
+        (vector,) = (part for part in parts if _is_tensor(part))
+        return emit(tx, torch.clamp, vector, *(limits if function is torch.sym_max else (None, *limits))).as_proxy()
+    function = EXTREMES.get(function, function)
     if product or any(abs(number) > SMALL for number in numbers):
         parts = tuple(emit(tx, "long", p, method=True).as_proxy() if _is_tensor(p) else p for p in parts)
     return emit(tx, function, *parts).as_proxy()
