@@ -24,6 +24,7 @@ from packpass import markers
 from packpass._compat import free_unbacked_symbols
 from packpass.capture import sized, stops
 from packpass.capture.dynamo import SymNodeVariable, TensorVariable, call, constant, example
+from packpass.capture.loop_checks import must_hold
 from packpass.capture.nothing import ensure
 from packpass.capture.region import JUMPS, Region, catches_exceptions
 from packpass.capture.state import current_frame, location_of, refuse
@@ -162,8 +163,7 @@ def write_down(tx: Any, instruction: Any, value: Any, jumps_if: bool, region: Re
         message = f"assertion in the loop at {region.location} failed"
         if is_bool:
             value = value if wanted else call(tx, torch.sym_not, value)
-            args = (value.as_proxy(), message, region.id, region.iteration)
-            tx.output.create_proxy("call_function", markers.LOOP_CHECK, args, {})
+            must_hold(tx, region, value.as_proxy(), message)
         else:
             ensure(tx, call(tx, operator.ne if wanted else operator.eq, value, constant(0)), message)
         if wanted == jumps_if:

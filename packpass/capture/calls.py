@@ -53,6 +53,7 @@ from packpass.capture.dynamo import (
 )
 from packpass.capture.frame import LOOP_MODES, Mode
 from packpass.capture.lists import is_documents, numbers_of
+from packpass.capture.loop_checks import must_hold
 from packpass.capture.matrices import with_numbers
 from packpass.capture.origins import needed_for
 from packpass.capture.sequences import documents_of, refuse_use, rows_of_numbers
@@ -270,9 +271,7 @@ def _note_check(tx: Any, condition: Any = None, *args: Any, **kwargs: Any) -> No
             current_frame().user_checks = True
             return
         region = active.regions[-1]
-        message = f"torch._check in the loop at {region.location} failed"
-        args = (condition.as_proxy(), message, region.id, region.iteration)
-        tx.output.create_proxy("call_function", markers.LOOP_CHECK, args, {})
+        must_hold(tx, region, condition.as_proxy(), f"torch._check in the loop at {region.location} failed")
 
 
 def _call_roll(tx: Any, input: Any, shifts: Any = None, dims: Any = None) -> Any:

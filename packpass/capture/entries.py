@@ -38,6 +38,7 @@ EXTREMES = {torch.sym_max: torch.maximum, torch.sym_min: torch.minimum}
 """The larger and the smaller of two numbers, and the same of vectors."""
 _OF_TENSORS = (operator.add, operator.sub)
 COMPARISONS = (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne)
+_OF_TWO = (*ARITHMETIC, *COMPARISONS, *EXTREMES)
 
 
 def list_of(region: Region, values: list[Any]) -> Any:
@@ -89,8 +90,7 @@ def made_of(node: Any, index: fx.Node, begin: fx.Node) -> Any:
     lengths = length_of(node, index)
     if lengths is not None:
         return ("lengths", *lengths)
-    known = (*ARITHMETIC, *COMPARISONS, *EXTREMES)
-    if node.target in known and node.op == "call_function" and len(node.args) == 2:
+    if node.target in _OF_TWO and node.op == "call_function" and len(node.args) == 2:
         parts = [made_of(arg, index, begin) for arg in node.args]
         return None if any(part is None for part in parts) else (node.target, *parts)
     if _is_size(node):
@@ -257,13 +257,14 @@ def _bits(made: Any) -> int:
 def _computed(tx: InstructionTranslatorBase, function: Any, *parts: Any) -> Any:
     """The proxy of what a function makes of numbers of all documents, in 64 bits where 32 may be too few for what
     Python's numbers hold."""
+    vectors = [part for part in parts if _is_tensor(part)]
+    if function in EXTREMES and len(vectors) == 1:
+        (limit,) = (part for part in parts if not _is_tensor(part))
+        limits = (limit,) if function is torch.sym_max else (None, limit)
+        return emit(tx, torch.clamp, *vectors, *limits).as_proxy()
+    function = EXTREMES.get(function, function)
     numbers = [part for part in parts if isinstance(part, int)]
     product = function is operator.mul and not numbers
-    limits = [part for part in parts if not _is_tensor(part)]
-    if function in EXTREMES and limits:
-        (vector,) = (part for part in parts if _is_tensor(part))
-        return emit(tx, torch.clamp, vector, *(limits if function is torch.sym_max else (None, *limits))).as_proxy()
-    function = EXTREMES.get(function, function)
     if product or any(abs(number) > SMALL for number in numbers):
         parts = tuple(emit(tx, "long", p, method=True).as_proxy() if _is_tensor(p) else p for p in parts)
     return emit(tx, function, *parts).as_proxy()

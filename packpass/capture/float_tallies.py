@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from packpass import markers
 from packpass._compat import free_unbacked_symbols
 from packpass.capture import nothing
 from packpass.capture.dynamo import ConstantVariable, SymNodeVariable, call, emit, size_of, wrap_fx_proxy
+from packpass.capture.loop_checks import must_hold
 from packpass.capture.shares import number_in
 from packpass.capture.tallies import end_of, filled, nodes_of, read, stacked
 from packpass.semantics.effects import mutated_after
@@ -255,9 +255,7 @@ class _Tensors:
         size = by if type(by) in (int, float) else by.meta["example_value"]
         if not free_unbacked_symbols(size):
             return bool(size != 0)
-        iteration = self.iteration % len(region.indices)
-        args = (emit(tx, operator.ne, made, 0).as_proxy(), message, region.id, iteration)
-        tx.output.create_proxy("call_function", markers.LOOP_CHECK, args, {})
+        must_hold(tx, region, emit(tx, operator.ne, made, 0).as_proxy(), message, self.iteration % len(region.indices))
         return True
 
 

@@ -14,6 +14,7 @@ from torch import fx
 from packpass import markers
 from packpass.capture import row_numbers
 from packpass.capture.dynamo import TensorVariable, call
+from packpass.capture.loop_checks import must_hold
 from packpass.capture.state import active
 from packpass.semantics import example, family_of, op_name
 from packpass.semantics.effects import mutated_after
@@ -36,10 +37,9 @@ def number_in(tx: Any, tensor: Any) -> Any:
     number = row_numbers.entry(tx, mask, _LAST if at[0] else _FIRST)
     if counted is None or number is None:
         return tensor
-    region = active.regions[-1]
     some = call(tx, _is_some, counted).as_proxy()
     message = "packpass: a place of a mask is asked for that holds nowhere in the row of a document"
-    tx.output.create_proxy("call_function", markers.LOOP_CHECK, (some, message, region.id, region.iteration), {})
+    must_hold(tx, active.regions[-1], some, message)
     return number
 
 

@@ -268,21 +268,23 @@ def _summed(sums: fx.Node) -> fx.Node | None:
     return None if offset else root
 
 
+def _behind_zero(vector: fx.Node) -> fx.Node | None:
+    """What a vector is that begins with a 0 put in front of it; None for any other vector."""
+    return next((given for given in vector.all_input_nodes if _from_zero(vector, given) is vector), None)
+
+
 def _is_behind_zero(vector: fx.Node, lengths: fx.Node) -> bool:
     """Is it a 0, and behind it these lengths, up to where it ends?"""
-    for given in vector.all_input_nodes:
-        if _from_zero(vector, given) is vector and boundary_vector(given)[:2] == (lengths, 0):
-            return True
-    return False
+    given = _behind_zero(vector)
+    return given is not None and boundary_vector(given)[:2] == (lengths, 0)
 
 
 def begins_of(vector: fx.Node, lengths: fx.Node) -> bool:
     """Is it a 0, and behind it the running sums of these lengths?"""
-    root, offset, _ = boundary_vector(lengths)
-    for sums in vector.all_input_nodes if not offset and unchanged(vector, vector.next) else ():
-        if _from_zero(vector, sums) is vector and _summed(sums) is root and unchanged(sums, sums.next):
-            return unchanged(root, root.next)
-    return False
+    (root, offset, _), sums = boundary_vector(lengths), _behind_zero(vector)
+    if offset or sums is None or _summed(sums) is not root:
+        return False
+    return all(unchanged(made, made.next) for made in (vector, sums, root))
 
 
 def _zero_in_front(machine: Machine, ends: fx.Node, node: fx.Node) -> tuple[fx.Node, int] | None:

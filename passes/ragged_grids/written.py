@@ -71,9 +71,9 @@ def write(machine: Machine, node: fx.Node) -> bool:
         return False  # a copy
     ahead = sympy.expand(row - DOCUMENT) if isinstance(row, sympy.Basic) else None
     dims = [_dimension(where) for where in at]
-    if not _has_each_place_once(dims, term) or not is_new_in_graph(out):
+    if not _has_each_place_once(dims, term) or ahead is None or not ahead.is_Integer or ahead < 0:
         return False
-    if ahead is None or not ahead.is_Integer or ahead < 0:
+    if not is_new_in_graph(out):
         return False
     ranges = _ranges(machine, index, term.dims, node)
     part = value_of(machine, value, term, node)
@@ -193,20 +193,26 @@ def _put(machine: Machine, before: Term, part: Term, dims: list[Any], ranges: li
         if start != 0 or found.size != size:
             within.append((where[d], sympy.Integer(1) if found.size is None else found.size))
     rooms = [(where.get(d, sympy.Integer(0)), each.size) for d, each in enumerate(ranges) if each.size is not None]
-    if len(part.dims) > len(rooms):
-        raise Refused("no-rule", "a value with more dimensions than the place where it is written", node)
-    rooms = rooms[len(rooms) - len(part.dims) :]
-    for size, (_, room) in zip(part.dims, rooms, strict=True):
-        if size != 1:
-            fits(machine, room, size, node)
-    places = tuple(sympy.Integer(0) if size == 1 else at for size, (at, _) in zip(part.dims, rooms, strict=True))
+    places = spread_over(machine, part, rooms, node)
     form: Form = (before.dims, before.dtype, before.device, before.grad or part.grad)
     read = layers.in_memory(machine, machine.read(part, places))
     old = machine.read(before, coordinates(before.dims))
     return machine.intern(Padded(*form, read, tuple(within), old)) if within else machine.moved(form, read)
 
 
-def fits(machine: Machine, room: Any, size: Any, node: fx.Node) -> None:
+def spread_over(machine: Machine, part: Term, rooms: list[tuple[Any, Any]], node: fx.Node) -> tuple[Any, ...]:
+    """Where a value is read for places that are written; ``rooms``: such a place, and how many there are, for every
+    dimension."""
+    if len(part.dims) > len(rooms):
+        raise Refused("no-rule", "a value with more dimensions than the place where it is written", node)
+    rooms = rooms[len(rooms) - len(part.dims) :]
+    for size, (_, room) in zip(part.dims, rooms, strict=True):
+        if size != 1:
+            _fits(machine, room, size, node)
+    return tuple(sympy.Integer(0) if size == 1 else at for size, (at, _) in zip(part.dims, rooms, strict=True))
+
+
+def _fits(machine: Machine, room: Any, size: Any, node: fx.Node) -> None:
     """A value has as many slots as are written. Of a document with one slot, eager writes that to all of them, which is
     a failed check here."""
 

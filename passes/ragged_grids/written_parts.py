@@ -30,7 +30,7 @@ from passes.ragged_grids.row import Row
 from passes.ragged_grids.rules_slots import are_ends, check_part, is_cut_by_numbers
 from passes.ragged_grids.sizes import coordinates
 from passes.ragged_grids.terms import Input, Moved, Term
-from passes.ragged_grids.written import fits, is_new_in_graph, is_only_written, value_of
+from passes.ragged_grids.written import is_new_in_graph, is_only_written, spread_over, value_of
 from passes.refused import Refused
 
 
@@ -57,7 +57,9 @@ def write_part(machine: Machine, node: fx.Node) -> bool:
         return False
     row = machine.term(part.out, node)
     dims = (*row.dims[: part.dim], length, *row.dims[part.dim + 1 :])
-    machine.rows[part] = _spread(machine, value_of(machine, value, row, node), dims, node)
+    made = value_of(machine, value, row, node)
+    places = spread_over(machine, made, list(zip(coordinates(dims), dims, strict=True)), node)
+    machine.rows[part] = machine.moved((dims, made.dtype, made.device, made.grad), machine.read(made, places))
     return True
 
 
@@ -112,20 +114,6 @@ def _are_neighbours(machine: Machine, start: Any, stop: Any) -> bool:
     if first is None or length is None or (first.column, length.column) != (None, None):
         return False
     return first.ahead == length.ahead and begins_of(first.node, length.node)
-
-
-def _spread(machine: Machine, part: Term, dims: tuple[Any, ...], node: fx.Node) -> Term:
-    """A value in all slots that are written."""
-    if part.dims == dims:
-        return part
-    if len(part.dims) > len(dims):
-        raise Refused("no-rule", "a value with more dimensions than the place where it is written", node)
-    rooms = list(zip(part.dims, coordinates(dims)[len(dims) - len(part.dims) :], strict=True))
-    for (size, _), room in zip(rooms, dims[len(dims) - len(rooms) :], strict=True):
-        if size != 1:
-            fits(machine, room, size, node)
-    places = tuple(sympy.Integer(0) if size == 1 else at for size, at in rooms)
-    return machine.moved((dims, part.dtype, part.device, part.grad), machine.read(part, places))
 
 
 def put_parts(documents: Documents, part: Part, term: Term) -> None:

@@ -170,6 +170,14 @@ def test_a_disabled_pass_leaves_the_loop_to_replay(name: str) -> None:
     assert not report.rewrites
 
 
+def two(x: Tensor, cu: Tensor, cu2: Tensor) -> Tensor:
+    """Documents of one row, taken out of another one with boundaries of its own."""
+    out = x.clone()
+    for i in range(len(cu) - 1):
+        out[cu[i] : cu[i + 1]] = x[cu2[i] : cu2[i + 1]]
+    return out
+
+
 class TestOnlySlotBySlot:
     """There is no whole-row form, but what documents write into their own slots is put in at once."""
 
@@ -202,24 +210,11 @@ class TestOnlySlotBySlot:
         self.rewritten(longer, x, CU, others=[(x, torch.tensor([2, 3, 3, 9])), (x, torch.tensor([0, 12]))])
 
     def test_two_sets_of_boundaries(self) -> None:
-        def two(x: Tensor, cu: Tensor, cu2: Tensor) -> Tensor:
-            out = x.clone()
-            for i in range(len(cu) - 1):
-                out[cu[i] : cu[i + 1]] = x[cu2[i] : cu2[i + 1]]
-            return out
-
         x, apart = torch.randn(12), (torch.tensor([0, 4, 6]), torch.tensor([3, 7, 9]))
         self.rewritten(two, x, CU, CU.clone(), others=[(x, *apart)])
 
     def test_a_document_that_does_not_fit(self) -> None:
         """Two lengths that differ are an error, as in eager, but for one slot, which goes to all places."""
-
-        def two(x: Tensor, cu: Tensor, cu2: Tensor) -> Tensor:
-            out = x.clone()
-            for i in range(len(cu) - 1):
-                out[cu[i] : cu[i + 1]] = x[cu2[i] : cu2[i + 1]]
-            return out
-
         compiled = torch.compile(two, backend=packpass.backend, options={"packpass.inner_backend": "eager"})
         x, cu = torch.randn(12), torch.tensor([0, 4, 6])
         assert torch.equal(compiled(x, cu, cu + 3), two(x, cu, cu + 3))
