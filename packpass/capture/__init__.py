@@ -67,6 +67,7 @@ from packpass.capture.dynamo import (
 from packpass.capture.frame import LOOP_MODES, FrameState, Mode
 from packpass.capture.hooks import GROUPS, Group, Hook, HookState, group_is_on, hook_states, install_group, switched_off
 from packpass.capture.inputs import Client
+from packpass.capture.stack_room import with_room
 from packpass.capture.state import Trace, active, current_frame, frame_state, note
 from packpass.decisions.records import RefusedError
 from packpass.semantics.names import name_of_target
@@ -171,7 +172,9 @@ def _run(client: Client, original: Any, self: Any, *args: Any, **kwargs: Any) ->
         with _data(frame), dynamic_sources(sources, frame.batches if frame is not None and frame.rows_alone else ()):
             if frame is not None:
                 number_lists.frame_starts(self, frame)
-            result = original(self, *args, **kwargs)
+                result = with_room(original, self, *args, **kwargs)
+            else:
+                result = original(self, *args, **kwargs)
         if frame is not None:
             client.frame_ended(self, frame, None)
         return result
