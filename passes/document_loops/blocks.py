@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from passes.document_loops.emit import Emitter
 
 _ops = torch.ops.packpass
+_KEY = "block"
 _MOST = 64
 """Distances that a square of numbers may tell apart."""
 
@@ -158,7 +159,7 @@ def write_block(machine: Machine, node: fx.Node, base: fx.Node, index: Any, valu
     if value is OPAQUE or not scalar:
         raise Refused("two-packed-dims", "a square of each document is set to something else than one number", node)
     frozen, (dim, columns), _ = selection(entries, *cuts)
-    key = (outer.node, frozen, dim, columns, "block")
+    key = (outer.node, frozen, dim, columns, _KEY)
     if key in machine.outer:
         raise Refused("two-packed-dims", "a square of each document is written twice in one iteration", node)
     row = machine.intern(Block(outer.node, frozen, dim, columns))
@@ -166,6 +167,18 @@ def write_block(machine: Machine, node: fx.Node, base: fx.Node, index: Any, valu
     store.term = machine.intern(Assign(row, FULL, value, dim))
     store.version = 1
     return True
+
+
+def taken_square(machine: Machine, outer: fx.Node, entries: list[Any], cuts: list[int]) -> Any:
+    """The number that was written to the square of a tensor, which is forgotten here: the same memory will be noted
+    otherwise. None if there was none, or another thing than a number."""
+    frozen, (dim, columns), _ = selection(entries, *cuts)
+    for key in [(outer, frozen, *dims, _KEY) for dims in ((dim, columns), (columns, dim))]:
+        written = machine.outer[key].term if key in machine.outer else None
+        if isinstance(written, Assign) and isinstance(written.value, (bool, int, float)):
+            del machine.outer[key]
+            return written.value
+    return None
 
 
 def _depends(cut: slice) -> bool:

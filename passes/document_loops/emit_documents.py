@@ -198,13 +198,22 @@ def write_rows(emitter: Emitter, row: DocRow, new: fx.Node) -> None:
     """Write [N + 1, *shape] to the outer tensor in place."""
     target = emitter.selected(row)
     enough_rows(emitter, row, target)
-    dim = row.dim % example(target).dim()
+    target, dim = _turned_back(target, row.dim % example(target).dim())
     values = only_documents(emitter, new)
     if dim:
         values = emitter.call(torch.movedim, values, 0, dim)
     if row.k or not statically_known_true(example(target).shape[dim] == example(values).shape[dim]):
         target = emitter.call(torch.narrow, target, dim, row.k, emitter.documents())
     emitter.call("copy_", target, values, method=True)
+
+
+def _turned_back(target: fx.Node, dim: int) -> tuple[fx.Node, int]:
+    """A tensor whose dimension of documents was moved to the front (`places_of_documents`), as it lies in memory:
+    torch asks of a view that is turned around, and written to, whether there is one document."""
+    source, *moved = target.args if target.target is torch.movedim and not dim else (target,)
+    if isinstance(source, fx.Node) and len(moved) == 2 and type(moved[0]) is int and moved[1] == 0:
+        return source, moved[0] % example(source).dim()
+    return target, dim
 
 
 def _rows(emitter: Emitter, row: DocRow) -> fx.Node:

@@ -25,9 +25,10 @@ import torch
 from torch import fx
 
 from packpass.semantics import example
+from passes.document_loops.blocks import taken_square
 from passes.document_loops.emit_documents import extent_of, place_of, reached_slots, vector_of
 from passes.document_loops.integers import FULL, Affine, Reach
-from passes.document_loops.machine import Machine
+from passes.document_loops.machine import Machine, Store
 from passes.document_loops.terms import DocVector, Spread, Term
 from passes.document_loops.whole import (
     Part,
@@ -136,6 +137,9 @@ def _strip(machine: Machine, part: Part, number: Any, node: fx.Node) -> bool:
         begin, end = number_of(machine, other.start), number_of(machine, other.stop)
         if (begin is None) != (other.start in (None, 0)) or (end is None) != (other.stop is None):
             continue
+        square = (begin, end) == (number_of(machine, own.start), number_of(machine, own.stop))
+        if square and not machine.reach.misses_slots and not part.is_written(machine):
+            return False  # `blocks` has squares, as long as nothing is written beside them
         try:
             window = window_of(machine, own.start, own.stop, node)
         except Refused:
@@ -145,13 +149,23 @@ def _strip(machine: Machine, part: Part, number: Any, node: fx.Node) -> bool:
             machine.restore(before)
             continue
         ordered = Part(part.outer, part.entries, [part.cuts[rows], part.cuts[1 - rows]])
+        squares = taken_square(machine, ordered.outer, ordered.entries, ordered.cuts)
         store = ordered.store(machine, by_documents=True)
-        whole = _whole_of(store.term)
-        assert whole.columns is not None
-        strip = Strip(store.term, begin, end, number, machine.reach, whole.dim, whole.columns)
-        write(machine, store, machine.intern(strip))
+        if squares is not None:  # what is beside them lies in the same rows
+            bounds = number_of(machine, own.start), number_of(machine, own.stop)
+            _add_strip(machine, store, *bounds, squares, Reach())
+        _add_strip(machine, store, begin, end, number, machine.reach)
         return True
     return False
+
+
+def _add_strip(
+    machine: Machine, store: Store, begin: Affine | None, end: Affine | None, number: Any, reach: Reach
+) -> None:
+    whole = _whole_of(store.term)
+    assert whole.columns is not None
+    strip = Strip(store.term, begin, end, number, reach, whole.dim, whole.columns)
+    write(machine, store, machine.intern(strip))
 
 
 def _whole_of(term: Any) -> Whole:

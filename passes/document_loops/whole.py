@@ -53,6 +53,10 @@ class Part:
     def slices(self) -> list[slice]:
         return [self.entries[d] for d in self.cuts]
 
+    def is_written(self, machine: Machine) -> bool:
+        """Has the document written to parts of this tensor?"""
+        return any(key[0] is self.outer and key[-1] == "whole" for key in machine.outer)
+
     def store(self, machine: Machine, *, by_documents: bool = False) -> Store:
         """The memory of the whole tensor; the first one of ``cuts`` is its ``dim``."""
         index, (dim, *columns), _ = selection(self.entries, *self.cuts)

@@ -149,3 +149,31 @@ def an_input_is_set_in_strips(mask: Tensor, cu: Tensor) -> Tensor:
     for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
         mask[s:e, :e] = 1
     return mask * 2
+
+
+@program("f[T] cu")
+def squares_and_all_in_front(x: Tensor, cu: Tensor) -> Tensor:
+    mask = torch.zeros(x.shape[0], x.shape[0])
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        mask[s:e, s:e] = 1
+        mask[s:e, :s] = 2
+    return mask + x
+
+
+@program("f[T] cu")
+def squares_and_then_all_but_a_column(x: Tensor, cu: Tensor) -> Tensor:
+    mask = torch.zeros(x.shape[0], x.shape[0])
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        mask[s:e, s:e] = 1
+        mask[s : e, s : e - 1] = 2
+    return mask * x
+
+
+@program("f[T] cu")
+def squares_and_what_only_long_ones_see(x: Tensor, cu: Tensor) -> Tensor:
+    mask = torch.zeros(x.shape[0], x.shape[0])
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        mask[s:e, s:e] = 1
+        if e - s > 4:
+            mask[s:e, :s] = 3
+    return mask * x

@@ -57,7 +57,9 @@ def compiled(fn: Callable[..., Any], inner: str = "eager") -> Callable[..., Any]
     return torch.compile(fn, backend=packpass.backend, options={"packpass.inner_backend": inner}, fullgraph=True)
 
 
-def equal_to_eager(body: Body, join: str, least: int = 0, *, nan: bool = False, inner: str = "eager") -> None:
+def equal_to_eager(
+    body: Body, join: str, least: int = 0, *, nan: bool = False, inner: str = "eager", rule: str = "vectorize_segments"
+) -> None:
     """The loop is rewritten, and results and gradients are eager's for every row."""
     fn = program(body, join)
     rows = [tuple(max(n, least) for n in lengths) for lengths in LENGTHS]
@@ -65,7 +67,7 @@ def equal_to_eager(body: Body, join: str, least: int = 0, *, nan: bool = False, 
     for lengths in rows[:3] if inner == "inductor" else rows:
         with collecting(report):
             got = outcome(fast, lengths, nan)
-        assert {r.rule for r in report.rewrites} == {"vectorize_segments"}, report.refusals
+        assert {r.rule for r in report.rewrites} == {rule}, report.refusals
         assert not report.refusals
         want = outcome(fn, lengths, nan)
         for a, b in zip(want, got, strict=True):

@@ -145,7 +145,6 @@ def grouped_attention(x: Tensor, ids: Tensor, cu: Tensor) -> Tensor:
 LEFT: list[Program] = [
     *map(per_document, (weighted_mean, smoothed_weighted_mean, soft_targets)),
     masked_attention,
-    attention_to_the_row,
 ]
 
 
@@ -162,7 +161,7 @@ def outcome(fn: Program, row: int) -> list[Tensor]:
     return [result.detach(), *torch.autograd.grad(result, x, cotangent)]
 
 
-@pytest.mark.parametrize("program", [*REWRITTEN, grouped_attention], ids=name)
+@pytest.mark.parametrize("program", [*REWRITTEN, grouped_attention, attention_to_the_row], ids=name)
 def test_rewritten_and_equal(program: Program) -> None:
     counters.clear()
     report = packpass.explain(program, options=OPTIONS)(*inputs(0))

@@ -19,6 +19,7 @@ def _fresh() -> Iterator[None]:
 
 
 BODIES: dict[str, tuple[Body, str, int]] = {
+    "indexed_by_order": (lambda x: x[x[:, 0].detach().argsort()], "cat", 0),
     # What is collected per document, how it is put together, slots of the shortest document.
     "values": (lambda x: x.sort(0).values, "cat", 0),
     "values_and_positions": (lambda x: x.sort(0)[1] + x.sort(0)[0], "cat", 0),
@@ -88,7 +89,6 @@ LEFT_ALONE: dict[str, tuple[Callable[..., Any], str]] = {
     "mode": (lambda x: x.detach().round().mode(0).values, "stack"),
     "unique": (lambda x: x.detach().round().unique().sum(), "stack"),
     "gathered_by_order": (lambda x: x.gather(0, x.detach().argsort(0)), "cat"),
-    "indexed_by_order": (lambda x: x[x[:, 0].detach().argsort()], "cat"),
     "searched": (lambda x: torch.searchsorted(x[:, 0].detach().sort().values, x[:, 1].detach().contiguous()), "cat"),
 }
 

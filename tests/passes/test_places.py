@@ -97,6 +97,10 @@ def test_places_beyond_a_document_raise(name: str) -> None:
     raises_as_eager(body, join)
 
 
+def test_other_columns_are_worked_out_slot_by_slot() -> None:
+    equal_to_eager(lambda x: x.sum_to_size(len(x), 1), "cat", rule="ragged_grids")
+
+
 def test_sources_get_their_gradients() -> None:
     """From the slots that they were put to in every document, and from no others, whatever these hold."""
 
@@ -140,7 +144,6 @@ LEFT_ALONE: dict[str, tuple[Callable[..., Any], str]] = {
     "without_itself": (lambda x: x.index_reduce(0, ONE, ROWS[:1], "amax", include_self=False), "cat"),
     "trace_of_a_part": (lambda x: x[1:].trace(), "stack"),
     "products_of_rows": (lambda x: torch.inner(x[:, 0], x.t()), "stack"),
-    "summed_to_other_columns": (lambda x: x.sum_to_size(len(x), 1), "cat"),
     "masked_logsumexp_by_one_mask": (lambda x: torch.masked.logsumexp(x, 0, mask=ROWS[0] > 1), "stack"),
     "flags_so_far": (lambda x: (x > 0).cummax(0).indices, "cat"),
     "places_in_a_part": (lambda x: torch.cat([x[:1], x[1:].cummax(0).indices + 0.0]), "cat"),
