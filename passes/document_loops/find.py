@@ -68,6 +68,7 @@ from passes.document_loops.terms import DocRow, Interner, Row, Term, walk
 from passes.document_loops.uneven import of_long
 from passes.document_loops.whole import Whole
 from passes.loops import LoopFound, hoistable, list_sizes, no_escape
+from passes.overlapping import check_apart
 from passes.refused import Refused
 from passes.turned_in_place import check_turned
 
@@ -192,6 +193,7 @@ def decide(graph: fx.Graph, loop: LoopFound, must_fit: bool = False) -> Decided:
     if len(loop.iterations) < 2:
         raise Refused("not-captured", "the loop was not traced twice")
     check_turned(loop)
+    check_apart(loop)
     hoisted = hoistable(graph, loop)
     inside = loop.nodes - set(hoisted)
     loop = LoopFound(

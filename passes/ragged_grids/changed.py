@@ -29,8 +29,8 @@ from passes.ragged_grids.terms import Applied, Term
 def change(machine: Machine, node: fx.Node, call: Call, apply: Callable[[Machine, fx.Node, Call], None]) -> bool:
     """Interpret such a call; False if it is another one."""
     held = _held(machine, node)
-    target = _out_of_place(node)
-    if not held or target is None or _dtype_of(node, target) is not example(node).dtype:
+    target = plain_call(node)
+    if not held or target is None or dtype_made(node, target) is not example(node).dtype:
         return False
     before = machine.values.get(held[0])
     apply(machine, node, call)
@@ -84,7 +84,7 @@ def _may_share(user: fx.Node) -> bool:
     )
 
 
-def _out_of_place(node: fx.Node) -> Any:
+def plain_call(node: fx.Node) -> Any:
     """The same call that leaves its operands as they are; None if it is not known."""
     if node.op == "call_method":
         name = str(node.target)
@@ -96,7 +96,7 @@ def _out_of_place(node: fx.Node) -> Any:
     return getattr(operator, f"__{name[1:]}__", None)
 
 
-def _dtype_of(node: fx.Node, target: Any) -> torch.dtype | None:
+def dtype_made(node: fx.Node, target: Any) -> torch.dtype | None:
     """The dtype of what it makes."""
 
     def small(arg: fx.Node) -> Any:

@@ -17,6 +17,7 @@ from packpass.semantics import example
 from packpass.semantics.effects import effects_of, mutated_after
 from packpass.semantics.names import name_of_target
 from passes.loops import LoopFound, hoistable, list_sizes, no_escape
+from passes.overlapping import check_apart
 from passes.ragged_grids.arms import Arms, arms
 from passes.ragged_grids.machine import Check, Machine, label
 from passes.ragged_grids.sizes import DOCUMENT, LAST, Names, coordinates
@@ -134,6 +135,7 @@ def decide(graph: fx.Graph, loop: LoopFound) -> Decided:
     if len(loop.iterations) < 2:
         raise Refused("not-captured", "the loop was not traced twice")
     check_turned(loop)
+    check_apart(loop)
     hoisted = hoistable(graph, loop)
     inside = loop.nodes - set(hoisted)
     iterations = tuple((b, tuple(n for n in body if n in inside), e) for b, body, e in loop.iterations)

@@ -49,6 +49,9 @@ class Machine:
         """`Term`, or a tuple of them."""
         self.rows: dict[Any, Term] = {}
         """What the document's row of a tensor that it writes to holds (`passes.ragged_grids.written.Rows`)."""
+        self.own_views: set[fx.Node] = set()
+        """Views of tensors that the document writes to which hold, as long as they are looked at, what was there in
+        front of the loop."""
         self.checks: dict[Check, None] = {}
         self.assumed: list[fx.Node] = []
         """Dynamo's own assertions."""

@@ -33,7 +33,7 @@ from passes.ragged_grids.terms import (
     Value,
 )
 from passes.ragged_grids.written import write
-from passes.ragged_grids.written_parts import write_part
+from passes.ragged_grids.written_parts import change_part, write_part
 from passes.refused import Refused
 
 
@@ -74,8 +74,9 @@ def step(machine: Machine, node: fx.Node) -> None:
         return
     found = effects.effects_of(node)
     silent = found.known and not (found.random or found.collective or effects.changes_mode(node))
-    if call is not None and silent and effects.written_inputs(node) and change(machine, node, call, apply):
-        return
+    if call is not None and silent and effects.written_inputs(node):
+        if change(machine, node, call, apply) or change_part(machine, node, call, apply):
+            return
     if effects.written_inputs(node) or not found.known:
         raise Refused("outer-tensor-write", f"{label(node)} changes a tensor in place, or may", node)
     if found.random or found.collective or effects.changes_mode(node):

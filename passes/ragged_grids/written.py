@@ -154,10 +154,14 @@ def is_only_written(view: fx.Node) -> bool:
         found = overwritten(user)
         written = found is not None and found[0] is view and view not in user.args[1:]
         seen = is_tensor(user) and storage(user) == storage(view) and is_only_written(user)
-        size = isinstance(example(user), (int, torch.SymInt, torch.Size)) and not effects_of(user).host
-        if not (seen or size or (written and not user.users)):
+        if not (seen or asks_sizes(user) or (written and not user.users)):
             return False
     return True
+
+
+def asks_sizes(user: fx.Node) -> bool:
+    """Is a tensor asked for nothing that it holds?"""
+    return isinstance(example(user), (int, torch.SymInt, torch.Size)) and not effects_of(user).host
 
 
 def is_new_in_graph(out: fx.Node) -> bool:
@@ -303,6 +307,8 @@ def check_rows(loop: LoopFound, machines: list[Machine]) -> dict[Any, tuple[Term
     for node in loop.nodes:
         given = [n for n in node.all_input_nodes if n not in loop.nodes and is_tensor(n)]
         seen = [n for n in given if storage(n) in memory]
+        if any(node in machine.own_views for machine in machines):
+            continue
         if seen and not _only_writes(node, seen) and not (storage(node) in memory and is_only_written(node)):
             raise Refused("aliasing", "a tensor that the loop writes to is looked at in the loop as well", node)
     return {rows: tuple(_left(machine, rows) for machine in machines) for rows in found}

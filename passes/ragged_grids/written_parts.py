@@ -3,34 +3,40 @@
 The slots between two neighbouring boundaries are nobody else's, so that the order in which documents write does not
 matter: what they write is put in at once, slot by slot, as if it had been added to a list and concatenated.
 
+So is what a document first reads of them: nobody else has written there. What is changed in place (``out[s:e] += x``)
+is read, and written.
+
 Does not handle: tensors that are there before the graph, several parts of one tensor, parts that some documents do not
-write, parts that the loop reads (each is refused).
+write, parts that the loop reads behind the write, or those of other documents (each is refused).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import sympy
 import torch
 from torch import fx
 
-from packpass.semantics import example, storage
+from packpass.markers import is_of_capture
+from packpass.semantics import Call, example, is_tensor, storage
 from packpass.semantics.build import NO_VALUE
+from packpass.semantics.effects import written_inputs
 from packpass.semantics.indexing import entries_of
 from packpass.semantics.memory import overwritten
 from passes.document_loops.boundaries import begins_of
+from passes.ragged_grids.changed import dtype_made, plain_call
 from passes.ragged_grids.documents import Documents
 from passes.ragged_grids.machine import Machine
 from passes.ragged_grids.places import slots_of
 from passes.ragged_grids.row import Row
 from passes.ragged_grids.rules_slots import are_ends, check_part, is_cut_by_numbers
 from passes.ragged_grids.sizes import coordinates
-from passes.ragged_grids.terms import Input, Moved, Term
-from passes.ragged_grids.written import is_new_in_graph, is_only_written, spread_over, value_of
+from passes.ragged_grids.terms import Applied, Input, Moved, Term
+from passes.ragged_grids.written import asks_sizes, is_new_in_graph, is_only_written, spread_over, value_of
 from passes.refused import Refused
 
 
@@ -53,14 +59,76 @@ def write_part(machine: Machine, node: fx.Node) -> bool:
     if place is None:
         return False
     part, length = place
-    if not is_new_in_graph(part.out) or part in machine.rows:
+    if part in machine.rows:
+        return _is_changed_in_place(machine, part, value)
+    if not is_new_in_graph(part.out):
         return False
     row = machine.term(part.out, node)
     dims = (*row.dims[: part.dim], length, *row.dims[part.dim + 1 :])
     made = value_of(machine, value, row, node)
     places = spread_over(machine, made, list(zip(coordinates(dims), dims, strict=True)), node)
-    machine.rows[part] = machine.moved((dims, made.dtype, made.device, made.grad), machine.read(made, places))
+    _note(machine, part, machine.moved((dims, made.dtype, made.device, made.grad), machine.read(made, places)), node)
     return True
+
+
+def change_part(machine: Machine, node: fx.Node, call: Call, apply: Callable[[Machine, fx.Node, Call], None]) -> bool:
+    """A change of all of a document's own slots, ``out[s:e] += value``; False if it is another call."""
+    view: Any = node.args[0] if node.args else None
+    place = _own_slots(machine, view) if isinstance(view, fx.Node) and _users(view) == [node] else None
+    target = plain_call(node)
+    if place is None or target is None or list(written_inputs(node)) != [view] or len(_users(node)) > 1:
+        return False
+    (part, _), before = place, machine.values[view]
+    if part in machine.rows or not is_new_in_graph(part.out) or dtype_made(node, target) is not before.dtype:
+        return False
+    apply(machine, node, call)
+    made = machine.values.pop(node)
+    if not isinstance(made, Applied) or made.target != node.target or made.dims != before.dims:
+        return False
+    _note(machine, part, machine.keep(node, dataclasses.replace(made, target=target)), node)
+    return True
+
+
+def _is_changed_in_place(machine: Machine, part: Part, value: Any) -> bool:
+    """Is what is written what the slots hold, as they were changed in place?"""
+    changed = isinstance(value, fx.Node) and bool(written_inputs(value))
+    return changed and machine.values.get(value) is machine.rows[part]
+
+
+def _note(machine: Machine, part: Part, term: Term, node: fx.Node) -> None:
+    """From this node on a document's slots hold a term. What it has read of them before is what was there in front of
+    the loop."""
+    machine.rows[part], length = term, term.dims[part.dim]
+    for view in part.out.users:
+        if view in machine.inside and is_tensor(view):
+            if _is_inside(machine, view, part, length) and _is_seen_before(view, node):
+                machine.own_views.add(view)
+
+
+def _is_inside(machine: Machine, view: fx.Node, part: Part, length: Any) -> bool:
+    """Has a view of a tensor no slots but the document's own?"""
+    term = machine.values.get(view)
+    if not isinstance(term, Moved) or not isinstance(term.read.of, Input) or term.read.of.node is not part.out:
+        return False
+    where = term.read.at[part.dim]
+    at = sympy.expand(where - part.start) if isinstance(where, sympy.Basic) else None
+    return any(at == own and size == length for own, size in zip(coordinates(term.dims), term.dims, strict=True))
+
+
+def _is_seen_before(view: fx.Node, write: fx.Node) -> bool:
+    """Does nobody look at a view, or at a view of it, behind a write?"""
+    for user in _users(view):
+        if user is write:
+            continue
+        shares = isinstance(example(user), (tuple, list)) or (is_tensor(user) and storage(user) == storage(view))
+        if write < user or is_of_capture(user) or (shares and not _is_seen_before(user, write)):
+            return False
+    return True
+
+
+def _users(view: fx.Node) -> list[fx.Node]:
+    """Who looks at what a tensor holds, or changes it."""
+    return [user for user in view.users if not asks_sizes(user)]
 
 
 def _of_row(machine: Machine, out: fx.Node, index: Sequence[Any], node: fx.Node) -> tuple[Part, Any] | None:
@@ -83,11 +151,18 @@ def _of_row(machine: Machine, out: fx.Node, index: Sequence[Any], node: fx.Node)
 
 def _of_view(machine: Machine, view: fx.Node, index: Sequence[Any]) -> tuple[Part, Any] | None:
     """``out[s:e].copy_(value)``, of a view that is taken in the loop (and checked there)."""
+    if not is_only_written(view) or any(e not in (slice(None), ...) for e in index):
+        return None
+    return _own_slots(machine, view)
+
+
+def _own_slots(machine: Machine, view: fx.Node) -> tuple[Part, Any] | None:
+    """Of which tensor a view has all of the document's own slots, and how many; None of another view."""
     term = machine.values.get(view)
-    if not isinstance(term, Moved) or not isinstance(term.read.of, Input) or not is_only_written(view):
+    if not isinstance(term, Moved) or not isinstance(term.read.of, Input):
         return None
     row, at, own = term.read.of, term.read.at, coordinates(term.dims)
-    if storage(view) != storage(row.node) or len(at) != len(own) or any(e not in (slice(None), ...) for e in index):
+    if storage(view) != storage(row.node) or len(at) != len(own):
         return None
     begins = [
         sympy.expand(where - here) if isinstance(where, sympy.Basic) else None

@@ -57,14 +57,6 @@ def moved_by_a_pad_that_cuts(x: Tensor, cu: Tensor) -> Tensor:
     return torch.cat([F.pad(x[s:e], (3, -1)) for s, e in zip(cu[:-1].tolist(), cu[1:].tolist())])
 
 
-@leave("f[T] cu", tail=False, min_len=1, must_refuse=True, why="what is written has another length in eager, too")
-def written_back_by_a_pad(x: Tensor, cu: Tensor) -> Tensor:
-    out = x.clone()
-    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
-        out[s:e] = torch.cat((x[s:e][2:], x[s:e][: min(2, e - s)]))
-    return out
-
-
 @leave("f[T] cu", tail=False)
 def longer_documents_added(x: Tensor, cu: Tensor) -> Tensor:
     one = x.new_ones(2)

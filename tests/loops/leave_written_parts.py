@@ -86,3 +86,53 @@ def rows_of_a_copy_that_is_written_to(x: Tensor, cu: Tensor) -> Tensor:
         own[:, :2] = 1
         out[s:e] = first + second.sum(1, keepdim=True)
     return out
+
+
+@leave("f[T,2] cu", wrap=_without_gradient, exact=False, must_refuse=True, why="is looked at in the loop")
+def own_slots_read_behind_the_write(x: Tensor, cu: Tensor) -> tuple[Tensor, ...]:
+    out, rows = x.clone(), [x[:0]]
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        d = out[s:e]
+        out[s:e] = (x[s:e, None, 0] - x[None, s:e, 0]).tanh() @ d
+        rows.append(d * 2)
+    return torch.cat(rows), out
+
+
+@leave("f[T,2] cu", wrap=_without_gradient, exact=False, must_refuse=True, why="is looked at in the loop")
+def a_view_of_own_slots_is_collected(x: Tensor, cu: Tensor) -> tuple[Tensor, ...]:
+    out, rows = x.clone(), [x[:0]]
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        d = out[s:e]
+        rows.append(d)
+        out[s:e] = (x[s:e, None, 0] - x[None, s:e, 0]).tanh() @ d
+    return torch.cat(rows), out
+
+
+@leave("f[T,2] cu", wrap=_without_gradient, exact=False, must_refuse=True, why="changes a tensor in place")
+def a_column_seen_behind_a_change(x: Tensor, cu: Tensor) -> tuple[Tensor, ...]:
+    out, rows = x.clone(), [x[:0, :1]]
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        d = out[s:e]
+        column = d[:, :1]
+        d += (x[s:e, None, 0] - x[None, s:e, 0]).tanh() @ x[s:e]
+        rows.append(column * 3)
+    return torch.cat(rows), out
+
+
+@leave("f[T,2] cu", wrap=_without_gradient, exact=False, must_refuse=True, why="changes a tensor in place")
+def own_slots_changed_twice(x: Tensor, cu: Tensor) -> Tensor:
+    out = x.clone()
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        d = out[s:e]
+        d += (x[s:e, None, 0] - x[None, s:e, 0]).tanh() @ x[s:e]
+        d *= 2
+    return out
+
+
+@leave("f[T,2] cu", wrap=_without_gradient, exact=False, must_refuse=True, why="is looked at in the loop")
+def pairs_of_all_as_it_is_changed(x: Tensor, cu: Tensor) -> Tensor:
+    out = x.clone()
+    rate = out[:, 0]
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        out[s:e] += (rate[s:e, None] - rate[None, s:e]).tanh() @ x[s:e]
+    return out

@@ -15,7 +15,8 @@ def _lengths(x: Tensor, cu: Tensor) -> Args:
     return x, cu.diff()
 
 
-@program("f[1,T] cu", tail=False, wrap=_lengths, shapes=_SHAPES, min_len=1, depends=False)
+# How many pairs there are goes by whether the number of documents is odd: a graph each, and those of 0 and 1 pairs.
+@program("f[1,T] cu", tail=False, wrap=_lengths, shapes=_SHAPES, min_len=1, depends=False, graphs=5)
 def pairs_in_front_of_the_padding(x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
     better, worse = [x[:, :1].sum(1)], [x[:, :1].sum(1)]
     parts = torch.split(x, lengths.tolist(), dim=1)[:-1]
@@ -25,7 +26,7 @@ def pairs_in_front_of_the_padding(x: Tensor, lengths: Tensor) -> tuple[Tensor, T
     return torch.stack(better), torch.stack(worse)
 
 
-@program("f[T,2] cu", tail=False, shapes=(*_SHAPES[:2], *_SHAPES[3:4], *_SHAPES[5:]))
+@program("f[T,2] cu", tail=False, shapes=(*_SHAPES[:2], *_SHAPES[3:4], *_SHAPES[5:]), graphs=3)
 def sums_of_pairs_behind_the_first(x: Tensor, cu: Tensor) -> Tensor:
     ends = cu.tolist()[1:]
     out = []

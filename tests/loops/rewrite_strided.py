@@ -50,7 +50,7 @@ def spans(x: Tensor, cu: Tensor) -> Any:
     return x, torch.stack([cu[:-1], cu.diff() // 2], 1)
 
 
-@program("f[T,3] cu64", wrap=spans, tail=False)
+@program("f[T,3] cu64", wrap=spans, tail=False, graphs=3)
 def written_by_starts_and_lengths(x: Tensor, parts: Tensor) -> Tensor:
     inside = torch.zeros(x.shape[0], dtype=torch.bool)
     for start, n in parts.tolist():

@@ -65,3 +65,56 @@ def next_by_counted_places(x: Tensor, cu: Tensor) -> Tensor:
         after = torch.arange(e - s).roll(-1)
         outs.append(x[s:e] - x[s:e].index_select(0, after) + x[s:e][torch.arange(e - s).flip(0).roll(1)])
     return torch.cat(outs)
+
+
+@program("f[T,2] cu", exact=False, rule="ragged_grids")
+def pairs_added_to_own_slots(x: Tensor, cu: Tensor) -> Tensor:
+    rate, out = x[:, 0], torch.ones_like(x)
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        out[s:e] += (rate[s:e, None] - rate[None, s:e]).tanh() @ x[s:e]
+    return out
+
+
+@program("f[T,2] cu", exact=False, rule="ragged_grids")
+def own_slots_scaled_in_place(x: Tensor, cu: Tensor) -> Tensor:
+    rate, out = x[:, 0], x * 2
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        out[s:e].mul_((rate[s:e, None] - rate[None, s:e]).tanh().mean(1, keepdim=True))
+    return out
+
+
+@program("f[T,2] cu", exact=False, rule="ragged_grids")
+def pairs_of_what_own_slots_held(x: Tensor, cu: Tensor) -> Tensor:
+    out = x.detach().clone()
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        d = out[s:e]
+        rate = d[:, 0]
+        out[s:e] = (rate[:, None] - rate[None]).tanh() @ d
+    return out + x
+
+
+@program("f[T,2] cu", exact=False, rule="ragged_grids")
+def a_column_of_own_slots_read_and_all_changed(x: Tensor, cu: Tensor) -> Tensor:
+    x = x.detach()
+    out = x.clone()
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        rate = out[s:e, 0]
+        out[s:e] -= (rate[:, None] - rate[None]).tanh() @ x[s:e]
+    return out
+
+
+@program("f[T] cu", exact=False, rule="ragged_grids")
+def counts_of_pairs_added(x: Tensor, cu: Tensor) -> Tensor:
+    out = torch.zeros(x.shape[0], dtype=torch.long)
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        out[s:e] += (x[s:e, None] > x[None, s:e]).sum(1)
+    return out
+
+
+@program("f[T] cu", tail=False, min_len=1, rule="ragged_grids")
+def written_back_by_a_pad(x: Tensor, cu: Tensor) -> Tensor:
+    """The first two slots, or the one that there is, behind the others: as many as before."""
+    out = x.clone()
+    for s, e in zip(cu[:-1].tolist(), cu[1:].tolist()):
+        out[s:e] = torch.cat((x[s:e][2:], x[s:e][: min(2, e - s)]))
+    return out

@@ -32,10 +32,10 @@ OTHERS_THROUGH_INDUCTOR = sorted(PROGRAMS.keys() - {*THROUGH_INDUCTOR})[::25]
 
 @pytest.mark.parametrize("prog", EVERY, ids=str)
 def test_equals_eager(prog: Program) -> None:
-    """With few graphs over the first sizes, which are plain ones for every program."""
+    """With few graphs over the first sizes, which are plain ones (of those at which eager runs)."""
     fresh()
     fn = compiled(prog)
-    hold_against_eager(prog, fn, COUNTED)
+    hold_against_eager(prog, fn, [shape for shape in COUNTED if prog.shapes is None or shape in prog.shapes])
     assert not prog.demand or 1 <= graphs() <= prog.graphs
     hold_against_eager(prog, fn, [shape for shape in prog.inputs() if shape not in COUNTED])
 
