@@ -12,9 +12,9 @@ from typing import Any
 from torch import fx
 
 from packpass._compat import statically_known_true
-from packpass.semantics import example, is_tensor, op_name, storage
+from packpass.semantics import example, op_name, storage
 from packpass.semantics.effects import written_inputs
-from packpass.semantics.memory import is_new
+from packpass.semantics.memory import is_new, shared_inputs
 from packpass.semantics.views import EXPANDING
 from passes.loops import LoopFound
 from passes.refused import Refused
@@ -36,7 +36,7 @@ def check_apart(loop: LoopFound) -> None:
 def _from_outside(view: fx.Node, loop: LoopFound) -> fx.Node | None:
     """The tensor from in front of the loop of which this is a view, or itself."""
     while view in loop.nodes:
-        given = [n for n in view.all_input_nodes if is_tensor(n) and storage(n) == storage(view)]
+        given = shared_inputs(view)
         if not given:
             return None
         view = given[0]
@@ -50,7 +50,7 @@ def _has_places_of_their_own(tensor: fx.Node) -> bool:
         return True
     if is_new(tensor):
         return "strided" not in op_name(tensor)
-    given = [n for n in tensor.all_input_nodes if is_tensor(n) and storage(n) == storage(tensor)]
+    given = shared_inputs(tensor)
     return bool(given) and op_name(tensor) not in _OVERLAPPING and all(_has_places_of_their_own(n) for n in given)
 
 

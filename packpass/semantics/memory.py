@@ -41,6 +41,11 @@ def storage(node: Any) -> Any:
     return _memory(value) if isinstance(value, torch.Tensor) else None
 
 
+def shared_inputs(node: fx.Node) -> list[fx.Node]:
+    """The tensors that a call is given in whose memory its result is."""
+    return [n for n in node.all_input_nodes if isinstance(example(n), torch.Tensor) and storage(n) == storage(node)]
+
+
 def own_storage(node: Any) -> Any:
     """The same, without what is known of values that stand for parts of others."""
     value = example(node)

@@ -25,7 +25,7 @@ from packpass.semantics import example, is_tensor, storage
 from packpass.semantics.build import NO_VALUE
 from packpass.semantics.effects import effects_of, written_inputs
 from packpass.semantics.indexing import entries_of
-from packpass.semantics.memory import is_new, overwritten
+from packpass.semantics.memory import is_new, overwritten, shared_inputs
 from passes.loops import LoopFound
 from passes.ragged_grids import layers
 from passes.ragged_grids.asked import may_be_checked
@@ -87,7 +87,7 @@ def _own(machine: Machine, view: fx.Node) -> fx.Node | None:
     """The tensor that the document makes, or has from capture, of which this is a view, or itself."""
     memory = storage(view)
     while not is_new(view) and not is_of_capture(view):
-        given = [n for n in view.all_input_nodes if is_tensor(n) and storage(n) == memory]
+        given = shared_inputs(view)
         if memory is None or len(given) != 1 or given[0] not in machine.inside:
             return None
         view = given[0]
@@ -121,7 +121,7 @@ def _is_seen_behind(base: fx.Node) -> bool:
         for user in seen.users:
             if (found := overwritten(user)) is not None and found[0] is seen:
                 writes.append(user)
-            elif _may_be_view(user, base) and user not in views:
+            elif may_be_view(user, base) and user not in views:
                 views.append(user)
                 stack += [] if is_of_capture(user) else [user]
             elif seen in written_inputs(user):
@@ -133,7 +133,7 @@ def _is_seen_behind(base: fx.Node) -> bool:
     )
 
 
-def _may_be_view(user: fx.Node, base: fx.Node) -> bool:
+def may_be_view(user: fx.Node, base: fx.Node) -> bool:
     """Is a result in the memory of a tensor, or are there several of which some may be: the parts of a ``chunk``?"""
     value = example(user)
     if isinstance(value, (tuple, list)):
@@ -302,14 +302,15 @@ def check_rows(loop: LoopFound, machines: list[Machine]) -> dict[Any, tuple[Term
     tensors."""
     found = dict.fromkeys(rows for machine in machines for rows in machine.rows)
     memory = {storage(rows.out) for rows in found}
+    own_views = {view for machine in machines for view in machine.own_views}
     if len(memory) < len(found):
         raise Refused("not-generic", "several rows of one tensor are written by one document", None)
     for node in loop.nodes:
         given = [n for n in node.all_input_nodes if n not in loop.nodes and is_tensor(n)]
         seen = [n for n in given if storage(n) in memory]
-        if any(node in machine.own_views for machine in machines):
+        if not seen or node in own_views or _only_writes(node, seen):
             continue
-        if seen and not _only_writes(node, seen) and not (storage(node) in memory and is_only_written(node)):
+        if not (storage(node) in memory and is_only_written(node)):
             raise Refused("aliasing", "a tensor that the loop writes to is looked at in the loop as well", node)
     return {rows: tuple(_left(machine, rows) for machine in machines) for rows in found}
 

@@ -36,7 +36,7 @@ from passes.ragged_grids.row import Row
 from passes.ragged_grids.rules_slots import are_ends, check_part, is_cut_by_numbers
 from passes.ragged_grids.sizes import coordinates
 from passes.ragged_grids.terms import Applied, Input, Moved, Term
-from passes.ragged_grids.written import asks_sizes, is_new_in_graph, is_only_written, spread_over, value_of
+from passes.ragged_grids.written import asks_sizes, is_new_in_graph, is_only_written, may_be_view, spread_over, value_of
 from passes.refused import Refused
 
 
@@ -120,8 +120,7 @@ def _is_seen_before(view: fx.Node, write: fx.Node) -> bool:
     for user in _users(view):
         if user is write:
             continue
-        shares = isinstance(example(user), (tuple, list)) or (is_tensor(user) and storage(user) == storage(view))
-        if write < user or is_of_capture(user) or (shares and not _is_seen_before(user, write)):
+        if write < user or is_of_capture(user) or (may_be_view(user, view) and not _is_seen_before(user, write)):
             return False
     return True
 
